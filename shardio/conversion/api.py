@@ -45,7 +45,7 @@ from .source import Converter, Source
 from .stacks import Stacks, listed_stacks, stacked, with_variables
 from .subset import SampleChoice, choose
 from .tasks import Estimate, ShardTask, TaskContext, plan
-from .transformed_source import ImageOptions, TransformedSource
+from .transformed_source import TransformedSource, image_options
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -288,7 +288,7 @@ def convert(
         if broken:
             raise ConfigError(Message(rule))
     _check_options(container_options, converter)
-    images = ImageOptions.of(
+    images, raw = image_options(
         resize_shorter=resize_shorter,
         max_pixels=max_pixels,
         quality=quality,
@@ -326,7 +326,7 @@ def convert(
     if grows is not None:
         container, container_options = grows.container_options(container, container_options)
         shard_bytes = grows.shard_bytes(None if shard_size is None else shard_bytes, shard_bytes)
-        images = replace(images, files=grows.images(images.files))
+        images = grows.images(images)
 
     # The source, and the changes to its fields.
     optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_ragged(ragged)
@@ -338,11 +338,10 @@ def convert(
     found_notes = (*remarks, *sparse, *hints(samples, image_fields, squeezed_fields))
     follows = samples.plain_values
     wanted_container = container or kept_container(samples)
-    files, raw = images.files, images.raw
-    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not files.idle)
+    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not images.idle)
     if any(changes):
         samples = TransformedSource(
-            samples, files, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
+            samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
             ragged_fields, allow_rounding=allow_rounding,
         )  # fmt: skip
     if grows is not None:
@@ -354,14 +353,14 @@ def convert(
     announce(found_notes, (*remarks, *sparse), tell, world)
     bad_samples = None if report is None or world.rank or dry_run else Path(report)
     if bad_samples is not None:
-        open_report(bad_samples, _folder(place)).close()  # fails now rather than after the work
+        open_report(bad_samples, place.path).close()  # fails now rather than after the work
 
     # The samples of each dataset, and its shards.
     parts, left_out = choose(samples, choice, job.runner(), job.progress)
     check_strict(left_out, strict=strict)
     announce(left_out, left_out, tell, world)
     found_notes += (*left_out,)
-    if grows is None and raw is None and not files.jpeg_restarts:  # else nobody could take the advice
+    if grows is None and raw is None and not images.jpeg_restarts:  # else nobody could take the advice
         hint = restart_hint(samples, next(iter(parts.values())))
         announce(hint, (), tell, world)
         found_notes += (*hint,)
@@ -391,7 +390,7 @@ def _packed(
     report: Path | None,
 ) -> dict[str, WrittenDataset]:
     """Write the dataset of each split, and the report of bad samples; say how much room a full disk lacks."""
-    folder, datasets = _folder(place), dict[str, WrittenDataset]()
+    folder, datasets = place.path, dict[str, WrittenDataset]()
     try:
         for name, (_, tasks, written_plan) in plans.items():
             of_split = replace(job, progress=_named(job.progress, name))
@@ -401,7 +400,7 @@ def _packed(
             write_report(report, folder, [("", sample) for sample in error.skipped])
         raise
     except OSError as error:
-        if error.errno != errno.ENOSPC or folder is None:
+        if error.errno != errno.ENOSPC or not isinstance(folder, Path):
             raise
         needed = format_size(sum(estimate.bytes for estimate, _, _ in plans.values()))
         there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
@@ -411,10 +410,6 @@ def _packed(
     if report is not None:
         write_report(report, folder, [(name, sample) for name, made in datasets.items() for sample in made.skipped])
     return datasets
-
-
-def _folder(place: Output) -> Path | None:
-    return place.path if isinstance(place.path, Path) else None
 
 
 def _last_notes(datasets: Collection[WrittenDataset], fields: Mapping[str, Field]) -> list[str]:

@@ -9,15 +9,16 @@ from typing import TextIO
 
 from ..errors import worded
 from ..output.records import Skipped
+from ..stores.url import Url
 from ..system.directory import Directory
 
 
-def open_report(path: Path, out: Path | None) -> TextIO:
+def open_report(path: Path, out: Path | Url | None) -> TextIO:
     """Open a report to write, and create it if needed; it keeps its content until something is written.
 
-    Its path is the user's own word, and may lead through links, but not below the output `out`; None for a URL.
+    Its path is the user's own word, and may lead through links, but not below the output `out`, if that is a folder.
     """
-    path, root = Path(os.path.abspath(path)), None if out is None else Path(os.path.abspath(out))
+    path, root = Path(os.path.abspath(path)), Path(os.path.abspath(out)) if isinstance(out, Path) else None
     if root is not None and root in path.parents:
         folder = Directory(root)
         for name in path.relative_to(root).parts[:-1]:
@@ -30,14 +31,14 @@ def open_report(path: Path, out: Path | None) -> TextIO:
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
 
 
-def write_report(path: Path, out: Path | None, skipped: Sequence[tuple[str, Skipped]]) -> None:
+def write_report(path: Path, out: Path | Url | None, skipped: Sequence[tuple[str, Skipped]]) -> None:
     """Write the skipped samples to `path`, a JSON object per line.
 
     An empty report does not replace one that an earlier, interrupted run of the same conversion wrote.
 
     Args:
         path: the file.
-        out: the output of the conversion; None for a URL.
+        out: the output of the conversion, see `open_report`.
         skipped: the name of the split (`""` without splits) and the sample.
     """
     with open_report(path, out) as file:

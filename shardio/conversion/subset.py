@@ -1,7 +1,7 @@
 """The subset of a source that is converted, and its order: sample numbers, chosen before anything is written."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -36,17 +36,15 @@ class SampleChoice:
     shuffle: int | None
     limit: int | None
     split: Mapping[str, float] | str | None
-    chosen: Indices | None = field(init=False)
-    shares: Mapping[str, float] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = None if self.numbers is None else np.asarray(self.numbers)
-        if chosen is not None and (chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu")):
+        array = np.asarray(() if self.numbers is None else self.numbers)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ConfigError(f"numbers must be a list of whole numbers, got {self.numbers!r}")
         if self.limit is not None and self.limit < 1:
             raise ConfigError("{limit} must be at least 1, got {}", self.limit)
-        object.__setattr__(self, "chosen", None if chosen is None else chosen.astype(np.int64))
-        object.__setattr__(self, "shares", None if self.split is None else parse_split(self.split))
+        if self.split is not None:
+            parse_split(self.split)
 
 
 def choose(
@@ -60,9 +58,9 @@ def choose(
 
     Raises ConfigError for a condition that does not fit the fields, and if a split comes out empty.
     """
-    numbers = by.chosen
-    if all(value is None for value in (numbers, by.where, by.shuffle, by.limit, by.shares)):
+    if all(value is None for value in (by.numbers, by.where, by.shuffle, by.limit, by.split)):
         return {"": None}, []
+    numbers = None if by.numbers is None else np.asarray(by.numbers).astype(np.int64)
     if by.where is not None:
         found = matching(source, by.where, runner, progress)
         numbers = found if numbers is None else numbers[np.isin(numbers, found)]
@@ -71,9 +69,10 @@ def choose(
     if by.shuffle is not None:
         numbers = shuffled(numbers, by.shuffle)
     numbers = numbers[: by.limit]
-    if by.shares is None:
+    if by.split is None:
         return {"": numbers}, []
-    parts = {name: numbers[chosen] for name, chosen in split(len(numbers), by.shares, by.shuffle or 0).items()}
+    shares = parse_split(by.split)
+    parts = {name: numbers[chosen] for name, chosen in split(len(numbers), shares, by.shuffle or 0).items()}
     if empty := [name for name, part in parts.items() if not len(part)]:
         raise ConfigError(
             "{split}: {} cannot fill all parts: none is left for {}", counted(len(numbers), "sample"), ", ".join(empty)

@@ -53,60 +53,36 @@ class RawImages:
             object.__setattr__(self, "size", as_pair(self.size, "resize"))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ImageOptions:
-    """The options of images; `shardio.convert` explains each.
+def image_options(
+    *, store_pixels: bool, keep_alpha: bool, resize: tuple[int, int] | None, quality: int | None, **others: Any
+) -> tuple[ReencodeOptions, RawImages | None]:
+    """Return how a conversion re-encodes image files, and how it stores pixels in their place, or None.
 
-    Attributes:
-        files: how image files are re-encoded.
-        raw: how images are stored as pixels; None for image files.
+    Args:
+        store_pixels, keep_alpha, resize, quality: as in `shardio.convert`.
+        others: those of `ReencodeOptions`.
+
+    Raises ConfigError for an option that breaks a rule, or does not go with another one.
     """
-
-    files: ReencodeOptions
-    raw: RawImages | None
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        store_pixels: bool,
-        keep_alpha: bool,
-        resize: tuple[int, int] | None,
-        quality: int | None,
-        **others: Any,
-    ) -> "ImageOptions":
-        """Return the options that arguments of `shardio.convert` ask for; raise ConfigError for one that breaks a rule.
-
-        Args:
-            store_pixels, keep_alpha, resize, quality: as in `shardio.convert`.
-            others: those of `ReencodeOptions`.
-        """
-        files = ReencodeOptions(**others) if quality is None else ReencodeOptions(quality=quality, **others)
-        re_encodes = files.resize_shorter or files.max_pixels or files.recompress != "never"
-        for broken, rule in (
-            (
-                quality is not None and not re_encodes,
-                "{quality} goes with {resize_shorter}, {max_pixels} or {recompress}",
-            ),
-            (
-                store_pixels and re_encodes,
-                "{store_pixels} stores no image files: use {resize}, not {resize_shorter}, {max_pixels} or "
-                "{recompress}",
-            ),
-            (
-                store_pixels and files.jpeg_restarts,
-                "{store_pixels} stores no image files, which {jpeg_restarts} transcodes",
-            ),
-            (keep_alpha and not store_pixels, "{keep_alpha} goes with {store_pixels}"),
-            (
-                resize is not None and not store_pixels,
-                "{resize} goes with {store_pixels}; {resize_shorter} and {max_pixels} shrink image files",
-            ),
-        ):
-            if broken:
-                raise ConfigError(Message(rule))
-        return cls(files, RawImages(resize, keep_alpha) if store_pixels else None)
+    files = ReencodeOptions(**others) if quality is None else ReencodeOptions(quality=quality, **others)
+    re_encodes = files.resize_shorter or files.max_pixels or files.recompress != "never"
+    restarts = files.jpeg_restarts
+    for broken, rule in (
+        (quality is not None and not re_encodes, "{quality} goes with {resize_shorter}, {max_pixels} or {recompress}"),
+        (
+            store_pixels and re_encodes,
+            "{store_pixels} stores no image files: use {resize}, not {resize_shorter}, {max_pixels} or {recompress}",
+        ),
+        (store_pixels and restarts, "{store_pixels} stores no image files, which {jpeg_restarts} transcodes"),
+        (keep_alpha and not store_pixels, "{keep_alpha} goes with {store_pixels}"),
+        (
+            resize is not None and not store_pixels,
+            "{resize} goes with {store_pixels}; {resize_shorter} and {max_pixels} shrink image files",
+        ),
+    ):
+        if broken:
+            raise ConfigError(Message(rule))
+    return files, RawImages(resize, keep_alpha) if store_pixels else None
 
 
 @final

@@ -97,12 +97,12 @@ def check_not_in_a_dataloader() -> None:
         )
 
 
-def readable(dataset: ReadableDataset | str | os.PathLike[str], access: StoreAccess) -> ReadableDataset:
-    """Open a path or URL; return a dataset or a mixture unchanged.
+def readable(dataset: ReadableDataset | str | os.PathLike[str], **options: Any) -> ReadableDataset:
+    """Open a path or URL with the options of `shardio.open`; return a dataset or a mixture unchanged.
 
     Raises ConfigError for anything else, which says what to use for it, and whatever `shardio.open` raises.
     """
-    found = as_dataset(dataset, access)
+    found = as_dataset(dataset, StoreAccess.of(dataset, **options))
     if not _is_readable(found):
         given = repr(dataset) if dataset is None or isinstance(dataset, (int, float)) else type(dataset).__name__
         advice = _advice(dataset)

@@ -13,7 +13,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import native
-from ..dataset.store_access import KEYWORDS, StoreAccess
+from ..dataset.store_access import KEYWORDS
 from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
@@ -212,8 +212,7 @@ class Loader:
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
-        access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
-        self.dataset = readable(dataset, access)
+        self.dataset = readable(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
         self.world, self._world_detected = rank_and_size(world), world is None
         span = block * window if shuffle == "block" else None
         order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)

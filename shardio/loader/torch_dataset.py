@@ -12,7 +12,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from ..dataset.store_access import KEYWORDS, StoreAccess
+from ..dataset.store_access import KEYWORDS
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
@@ -80,8 +80,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
-        access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
-        self.dataset = readable(dataset, access)
+        self.dataset = readable(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
         if self.dataset.orders_itself:
             raise ConfigError(
                 "TorchDataset takes no mixture and no weighted view, nor rows that are cut, which have an order of "

@@ -42,11 +42,7 @@ def open_data(config: TrainConfig, job: Job) -> Data:
     Raises ConfigError if a dataset lacks a field or the two disagree, and what `shardio.open` raises.
     """
     access = StoreAccess.of(
-        config.train,
-        config.val,
-        cache=config.cache,
-        cache_size=config.cache_size,
-        store_options=config.store_options,
+        config.train, config.val, cache=config.cache, cache_size=config.cache_size, store_options=config.store_options
     )
     train = as_dataset(config.train, access)
     val = None if config.val is None else as_dataset(config.val, access)
