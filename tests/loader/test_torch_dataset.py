@@ -159,3 +159,5 @@ def test_bad_samples(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(dataset))[7]["index"] == found[7]  # noqa: S301
     with pytest.raises(ConfigError, match="on_bad_sample of a TorchDataset must be 'raise' or 'replace', got 'mask'"):
         shardio.TorchDataset(path, on_bad_sample="mask")
+    with pytest.raises(ConfigError, match="orient must be True or False, got 'no'"):
+        shardio.TorchDataset(path, orient="no")  # type: ignore[arg-type]  # what users type
