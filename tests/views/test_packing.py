@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,15 @@ def test_rows_have_hardly_any_padding(length: int, mean: float) -> None:
     sizes = np.random.default_rng(0).lognormal(mean, 1, 200_000).astype(np.int64) % length
     rows = len(best_fit(sizes, length).firsts) - 1
     assert rows <= 1.01 * -(-int(sizes.sum()) // length)
+
+
+def test_a_recorded_table() -> None:
+    """The rows of recorded lengths stay what they are: a state names a row by its number."""
+    sizes = np.array([5, 3, 8, 0, 1, 2, 9, 4, 4, 7, 6, 3, 10, 1, 2])
+    packing = best_fit(sizes, 10)
+    rows = [row.tolist() for row in np.split(packing.pieces, packing.firsts[1:-1])]
+    assert rows == [[12], [6, 13], [2, 5], [9, 1], [10, 7], [0, 8, 4], [11, 14]]
+    lengths = np.random.default_rng(3).lognormal(4, 1, 20_000).astype(np.int64) % 512
+    packing = best_fit(lengths, 512)
+    found = np.concatenate([packing.pieces, packing.firsts])
+    assert xxhash.xxh3_64_hexdigest(found.astype("<i8").tobytes()) == "71d708946b97f7a8"

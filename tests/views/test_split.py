@@ -97,3 +97,23 @@ def test_splits_that_do_not_fit_are_refused(shares: Any, options: Any, message: 
     rows = [{"n": n % 2, "text": None if n % 2 else ""} for n in range(20)]
     with pytest.raises(ConfigError, match=message):
         shardio.from_samples(rows, fields).split(shares, **options)
+
+
+@pytest.mark.filterwarnings("ignore:the part:shardio.errors.SplitWarning")
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        ({}, ([0, 17, 19, 21, 22, 31, 36, 38], [7, 13, 16, 28])),
+        ({"seed": 7}, ([4, 8, 9, 10, 14, 17, 30, 35], [2, 13, 26, 32])),
+        ({"by": "label"}, ([0, 13, 14, 16, 21, 35, 38, 39], [7, 17, 28, 36])),
+        ({"group": "patient"}, ([10, 11, 16, 17, 24, 25, 26, 27], [8, 9, 18, 19])),
+        ({"by": "label", "group": "patient", "seed": 7}, ([14, 15, 26, 27, 34, 35, 36, 37], [6, 7, 16, 17])),
+    ],
+)
+def test_recorded_parts(options: Any, recorded: Any) -> None:
+    """A part has the same samples in each release, or what was held out would become training data."""
+    rows = [{"label": n % 3, "patient": f"p{n // 2}", "n": n} for n in range(40)]
+    parts = shardio.from_samples(rows).split({"train": 0.7, "val": 0.2, "test": 0.1}, **options)
+    found = {name: part.read(range(len(part)), ["n"])["n"].tolist() for name, part in parts.items()}
+    assert (found["val"], found["test"]) == recorded
+    assert sorted(found["train"] + found["val"] + found["test"]) == [*range(40)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -185,3 +186,21 @@ def test_weights_that_do_not_fit_are_refused(weigh: Any, message: str) -> None:
     """Weights that break a rule are an error that names it and the sample."""
     with pytest.raises(ConfigError, match=message):
         weigh(data_of([0, 1, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("weigh", "shuffle", "counts", "recorded"),
+    [
+        (lambda ds: ds.weighted("w", 20), "global", [0, 1, 1, 4, 3, 11], "fa694243ab05baaa"),
+        (lambda ds: ds.weighted("w", 20), "block", [0, 1, 1, 4, 3, 11], "904f14289a28dee3"),
+        (lambda ds: ds.weighted("w", 20), None, [0, 1, 1, 4, 3, 11], "2426f61814be23c3"),
+        (lambda ds: ds.weighted("w", 20, replacement=True), "global", [0, 0, 3, 4, 3, 10], "1e0865c42fabd388"),
+        (lambda ds: ds.balanced("label", 20), "global", [7, 3, 3, 3, 2, 2], "d6fb907fa78c4bca"),
+    ],
+)
+def test_recorded_samples(weigh: Any, shuffle: Any, counts: list[int], recorded: str) -> None:
+    """Counts, order and random keys of an epoch stay what they are: states of earlier releases resume."""
+    view = weigh(data_of([0, 1, 1, 2, 2, 2], [0.0, 0.5, 1, 2, 2.5, 7]))
+    numbers, keys = view.plan(3, shuffle, 4, 3).at_epoch(5).lookup(np.arange(20))
+    assert np.bincount(numbers, minlength=6).tolist() == counts
+    assert xxhash.xxh3_64_hexdigest(np.concatenate([numbers, keys]).astype("<i8").tobytes()) == recorded
