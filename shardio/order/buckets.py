@@ -76,7 +76,7 @@ class _Batches(NamedTuple):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class Buckets(Order):
     """An epoch in batches of samples of like length: a `plan.Order` whose positions are batches.
 
     The batches of an epoch are made when they are first asked for: 2 bytes for each sample, and 8 for each batch.
@@ -125,7 +125,7 @@ class Buckets:
         return self.samples.order
 
     @property
-    def ends(self) -> NDArray[np.int64]:
+    def ends(self) -> NDArray[np.int64]:  # type: ignore[override]  # made when it is first asked for
         """The number of samples in all batches up to each one, int64 [n]."""
         return self._batches().ends
 
@@ -145,14 +145,14 @@ class Buckets:
         rows = np.arange(sizes.sum()) + np.repeat(begins - before, sizes)
         return self.samples.lookup(rows - rows % self._window + places[rows])
 
-    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return another sample, and its random key, for a bad one.
+    def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
+        """Return another sample for a bad one.
 
         It is no longer than that, if a few draws find such a sample, so that the batch keeps within its tokens.
         """
         longest = int(self.lengths[index])
-        draws = [self.samples.replacement(index, rng_key, attempt * _DRAWS + draw) for draw in range(_DRAWS)]
-        return min(draws, key=lambda drawn: max(longest, int(self.lengths[drawn[0]])))  # the first of equals
+        draws = [self.samples.replacement_index(index, rng_key, attempt * _DRAWS + draw) for draw in range(_DRAWS)]
+        return min(draws, key=lambda drawn: max(longest, int(self.lengths[drawn])))  # the first of equals
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
         """Return the first and the last shuffling window of the samples whose batches are start..stop-1."""

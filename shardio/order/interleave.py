@@ -17,7 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,7 +213,7 @@ def _stretches(
 
 
 @dataclass(frozen=True, slots=True)
-class MixedPlan:
+class MixedPlan(Order):
     """The order of one epoch of a weighted mixture: a `plan.Order` in constant memory.
 
     Args:
@@ -231,7 +231,7 @@ class MixedPlan:
     Raises ConfigError if n or epoch is out of range, or the epochs up to this one have more than 2^62 positions.
     """
 
-    n: int
+    n: int = field()  # else its default were the property of `Order`
     sources: tuple[Source, ...]
     stages: tuple[tuple[int, tuple[int, ...]], ...]
     seed: int = 0
@@ -240,7 +240,6 @@ class MixedPlan:
     sources_digest: str = ""
     since: int = 0
     begun: tuple[int, ...] = ()
-    ends: ClassVar[None] = None
     _stretches: tuple[_Stretch, ...] = field(init=False, repr=False, compare=False)
     _sizes: NDArray[np.int64] = field(init=False, repr=False, compare=False)
     _starts: NDArray[np.int64] = field(init=False, repr=False, compare=False)
@@ -267,15 +266,6 @@ class MixedPlan:
         """The shuffling of the first source in words, as in `Plan.order`."""
         return self.sources[0].order.order
 
-    def indices(self, start: int, stop: int) -> Indices:
-        """Return the mixture's sample indices, int64 [stop - start], at positions start..stop-1 of this epoch.
-
-        Raises ConfigError unless 0 <= start <= stop <= n.
-        """
-        if not 0 <= start <= stop <= self.n:
-            raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
-        return self.lookup(np.arange(start, stop, dtype=np.int64))[0]
-
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample index at each position in [0, n), and its random key.
 
@@ -292,24 +282,11 @@ class MixedPlan:
         # from the count of epochs.
         return indices, epochs * self._starts[-1] + indices + (keys - numbers) * _SPREAD
 
-    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return the index and the random key of another sample of the same source, which replaces a bad one."""
+    def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
+        """Return the index of another sample of the same source, which replaces a bad one."""
         source = int(np.searchsorted(self._starts, index, "right")) - 1
         first = int(self._starts[source])
-        other = first + self.sources[source].order.replacement(index - first, rng_key, attempt)[0]
-        return other, (rng_key - index + other + (1 << 63)) % (1 << 64) - (1 << 63)
-
-    def windows(self, start: int, stop: int) -> tuple[int, int]:
-        """Return (0, -1), for none: mixtures are not read ahead."""
-        return 0, -1
-
-    def runs(self, start: int, stop: int) -> list[range]:
-        """Return no runs: mixtures are not read ahead."""
-        return []
-
-    def at_epoch(self, epoch: int) -> "MixedPlan":
-        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
-        return replace(self, epoch=epoch)
+        return first + self.sources[source].order.replacement_index(index - first, rng_key, attempt)
 
     def turns(self, position: int) -> tuple[int, ...]:
         """Return how many turns each source has had before a position, which counts from epoch 0 on."""

@@ -9,8 +9,9 @@ the order of `buckets.Buckets` a whole batch, of which each rank takes one at a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, TypeAlias, get_args
+from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,55 +28,87 @@ Tail: TypeAlias = Literal["drop", "pad"]
 Assign: TypeAlias = Literal["rank", "node"]
 
 
-class Order(Protocol):
+@dataclass(frozen=True, slots=True)
+class Order(ABC):
     """The order of one epoch: all that a loader needs to know of it.
 
     `Plan` is the order of a dataset, `interleave.MixedPlan` that of a weighted mixture, `buckets.Buckets` one whose
-    positions are batches. Implementations are frozen dataclasses. They keep no state: a method returns the same for the
-    same arguments in every process.
+    positions are batches. Orders are frozen dataclasses. They keep no state: a method returns the same for the same
+    arguments in every process.
+
+    Attributes:
+        ends: the number of samples at all positions up to each one, int64 [n]; None if each position is one sample.
     """
 
+    ends: ClassVar[NDArray[np.int64] | None] = None
+
     @property
+    @abstractmethod
     def n(self) -> int:
         """The number of positions in the epoch."""
 
     @property
+    @abstractmethod
     def seed(self) -> int:
         """The seed of the order, and of the samples' random transforms."""
 
     @property
+    @abstractmethod
     def epoch(self) -> int:
         """The number of the epoch: 0, 1, ..."""
 
     @property
+    @abstractmethod
     def order(self) -> str:
         """The shuffling in words: a loader's state resumes only with equal ones."""
 
-    @property
-    def ends(self) -> NDArray[np.int64] | None:
-        """The number of samples at all positions up to each one, int64 [n]; None if each position is one sample."""
-
+    @abstractmethod
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample index and the random key, int64 [k] each, of the k samples at some positions in [0, n).
 
         The random key, together with the seed and the epoch, determines the sample's random transforms.
         """
 
+    @abstractmethod
+    def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
+        """Return the index of the sample that replaces a bad one at attempt 1, 2, ..."""
+
     def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return the index and the random key of the sample that replaces a bad one at attempt 1, 2, ..."""
+        """Return the index and the random key of the sample that replaces a bad one at attempt 1, 2, ...
+
+        The key depends on the bad sample's key and the attempt alone. It is negative, and those that number samples are
+        not, so the sample is transformed otherwise than where the epoch has it.
+        """
+        key = derive(rng_key, attempt, 0xBAD) | 1 << 63
+        return self.replacement_index(index, rng_key, attempt), key - (1 << 64)
+
+    def indices(self, start: int, stop: int) -> Indices:
+        """Return the sample indices, int64 [stop - start], at positions start..stop-1 of single samples.
+
+        Raises ConfigError unless 0 <= start <= stop <= n.
+        """
+        if not 0 <= start <= stop <= self.n:
+            raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
+        return self.lookup(np.arange(start, stop, dtype=np.int64))[0]
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first and the last shuffling window that hold positions start..stop-1, or (0, -1) for none."""
+        """Return the first and the last shuffling window that hold positions start..stop-1.
+
+        That is (0, -1), for none, where an order has no windows to read ahead.
+        """
+        return 0, -1
 
     def runs(self, start: int, stop: int) -> list[range]:
         """Return the samples in windows start..stop-1, to read them ahead, as runs of neighbours."""
+        return []
 
-    def at_epoch(self, epoch: int) -> Order:
+    def at_epoch(self, epoch: int) -> Self:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
+        return replace(self, epoch=epoch)  # type: ignore[call-arg]  # a field of all orders but Buckets
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Order):
     """The order of one epoch of a dataset: a pure function from position to sample index, in constant memory.
 
     Args:
@@ -90,13 +123,12 @@ class Plan:
     Raises ConfigError unless n, block and window are at least 1, epoch is in [0, 2^63) and shuffle is one of the above.
     """
 
-    n: int
+    n: int = field()  # else its default were the property of `Order`
     seed: int = 0
     epoch: int = 0
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
-    ends: ClassVar[None] = None
     _permutation: Permutation | BlockPermutation | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -123,24 +155,14 @@ class Plan:
         blocks = f"block of {self.block}, window of {self.window}"
         return blocks if self.shuffle == "block" else (self.shuffle or "stored")
 
-    def indices(self, start: int, stop: int) -> Indices:
-        """Return the sample indices, int64 [stop - start], at positions start..stop-1.
-
-        Raises ConfigError unless 0 <= start <= stop <= n.
-        """
-        if not 0 <= start <= stop <= self.n:
-            raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
-        return self.lookup(np.arange(start, stop, dtype=np.int64))[0]
-
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample index at each position in [0, n), and its random key, which is the index again."""
         indices = positions if self._permutation is None else self._permutation(positions)
         return indices, indices
 
-    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return the index and the random key of the sample that replaces a bad one at attempt 1, 2, ..."""
-        other = derive(self.seed, self.epoch, rng_key, attempt, 0xBAD) % self.n
-        return other, other
+    def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
+        """Return the index of the sample that replaces a bad one at attempt 1, 2, ..."""
+        return derive(self.seed, self.epoch, rng_key, attempt, 0xBAD) % self.n
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
         """Return the first and the last window that hold positions start..stop-1; (0, -1) without block shuffle."""
@@ -150,10 +172,6 @@ class Plan:
     def runs(self, start: int, stop: int) -> list[range]:
         """Return the samples that windows start..stop-1 hold, as runs of neighbours."""
         return self._permutation.runs(start, stop) if isinstance(self._permutation, BlockPermutation) else []
-
-    def at_epoch(self, epoch: int) -> Plan:
-        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
-        return replace(self, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ Each epoch enters the ring at another place, from which rows follow each other; 
 of two epochs differ, no entry comes twice in an epoch, and fewer entries than a row has are left out.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from dataclasses import dataclass, field
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from ..system.types import Indices
 from .permutation import derive
-from .plan import Plan, Shuffle
+from .plan import Order, Plan, Shuffle
 
 _ENTRY = 0x217  # the purpose for which keys are derived
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class RingPlan:
+class RingPlan(Order):
     """The order of one epoch of rows: a `plan.Order` whose numbers are places on the ring, those of first entries.
 
     Args:
@@ -39,7 +39,6 @@ class RingPlan:
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
-    ends: ClassVar[None] = None
     _rows: Plan = field(init=False, repr=False)
     _first: int = field(init=False, repr=False)
 
@@ -69,11 +68,10 @@ class RingPlan:
     def _places(self, rows: NDArray[np.int64]) -> Indices:
         return (self._first + self.length * rows) % self.entries
 
-    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return another row of the epoch, and its random key, for a bad one at attempt 1, 2, ..."""
-        row = self._rows.replacement(index, rng_key, attempt)[0]
-        place = (self._first + self.length * row) % self.entries
-        return place, place
+    def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
+        """Return the place of another row of the epoch for a bad one at attempt 1, 2, ..."""
+        row = self._rows.replacement_index(index, rng_key, attempt)
+        return (self._first + self.length * row) % self.entries
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
         """Return the first and the last window that hold positions start..stop-1; (0, -1) without block shuffle."""
@@ -89,7 +87,3 @@ class RingPlan:
                 if count:
                     runs.append(range(begin, begin + self.length * count, self.length))
         return runs
-
-    def at_epoch(self, epoch: int) -> "RingPlan":
-        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
-        return replace(self, epoch=epoch)

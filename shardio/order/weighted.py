@@ -7,15 +7,15 @@ count; the same holds for classes whose samples lie side by side. A permutation 
 Source: systematic sampling (Madow 1949, "On the theory of systematic sampling, II").
 """
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, final
+from dataclasses import dataclass, field
+from typing import Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..system.types import Indices
 from .permutation import derive, splitmix64
-from .plan import Plan, Shuffle
+from .plan import Order, Plan, Shuffle
 
 _START, _DRAW = 0x57A7, 0xD2A3  # the purposes for which keys are derived
 _FINEST, _MOST = 32, 62  # bits: of the distance between two points, and of the line
@@ -91,7 +91,7 @@ class ClassPoints:
 
 @final
 @dataclass(frozen=True, slots=True)
-class WeightedPlan:
+class WeightedPlan(Order):
     """The order of one epoch of weighted samples: a `plan.Order` whose numbers are those of what is weighed.
 
     Args:
@@ -104,7 +104,7 @@ class WeightedPlan:
     Raises ConfigError as `Plan` does.
     """
 
-    n: int
+    n: int = field()  # else its default were the property of `Order`
     points: Points
     independent: bool = False
     seed: int = 0
@@ -112,7 +112,6 @@ class WeightedPlan:
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
-    ends: ClassVar[None] = None
     _places: Plan = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -140,23 +139,10 @@ class WeightedPlan:
         points = (random.astype(object) * self.points.units >> 64).astype(np.int64)
         return self.points.at(points)[0], (random >> np.uint64(1)).astype(np.int64)
 
-    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return another sample, drawn by weight, and its random key, for a bad one at attempt 1, 2, ..."""
+    def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
+        """Return another sample, drawn by weight, for a bad one at attempt 1, 2, ..."""
         key = derive(self.seed, self.epoch, rng_key, attempt, 0xBAD)
-        numbers, keys = self._drawn(np.zeros(1, np.uint64), key)
-        return int(numbers[0]), int(keys[0])
-
-    def windows(self, start: int, stop: int) -> tuple[int, int]:
-        """Return (0, -1), for none: weighted samples are not read ahead."""
-        return 0, -1
-
-    def runs(self, start: int, stop: int) -> list[range]:
-        """Return no runs: weighted samples are not read ahead."""
-        return []
-
-    def at_epoch(self, epoch: int) -> "WeightedPlan":
-        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
-        return replace(self, epoch=epoch)
+        return int(self._drawn(np.zeros(1, np.uint64), key)[0][0])
 
 
 def _keys(numbers: Indices, times: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -143,6 +143,17 @@ def test_replacements_stay_the_same_on_resume(
         assert delivered(second, 1000) == whole[position:]
 
 
+def test_a_replacement_is_transformed_anew() -> None:
+    """A sample that replaces a bad one, and comes in its own place too, is not cropped the same way twice."""
+    (batch,) = load(photos(12, {2, 5, 7}), 12, seed=3, transforms=[shardio.RandomCrop(8)])
+    rows = [*zip(batch["index"].tolist(), map(torch.Tensor.tolist, batch["image"]), strict=True)]
+    twice = [index for index, count in Counter(batch["index"].tolist()).items() if count > 1]
+    assert twice
+    for each in twice:
+        images = [image for index, image in rows if index == each]
+        assert all(image not in images[:number] for number, image in enumerate(images))
+
+
 @pytest.mark.parametrize(
     ("container", "isolate"),
     [("tar", False), ("hdf5", False), ("lmdb", False), pytest.param("tar", True, marks=pytest.mark.slow)],
