@@ -169,7 +169,7 @@ def ranks_at(
     if not 0 <= step < len(first):
         raise ConfigError("{step} must be in [0, {}), the steps of an epoch, got {}", len(first), step)
     # The state of every rank at the step, without the turns of a mixture's sources: its weights have not changed.
-    state = {name: value for name, value in first.state_dict().items() if name not in ("sources", "turns", "since")}
+    state = first.state_dict() | {"sources": "", "turns": [], "since": 0}
     state["position"] = step * state["global_batch"]
     loaders = []
     for rank in range(min(world, MOST_BATCHES)):

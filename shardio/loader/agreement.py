@@ -34,7 +34,7 @@ from ..order.plan import Schedule
 from ..order.world import World, restarts
 from ..system import forks
 from ..system.units import shown
-from .state import LoaderState
+from .state import LoaderState, joined
 
 LOOKS = 4
 """A loop looks for an error of another rank before its batches up to this number."""
@@ -71,7 +71,10 @@ class Agreement:
         if not self._name:
             return
         self._steps = len(schedule)
-        self._state = state.save() | {
+        parts = joined(state.save())
+        self._state = parts | {
+            "order": str(parts["order"]),
+            "buckets": str(parts["buckets"]),
             "global_batch": schedule.global_batch,  # that of a state may be another loader's
             "world size": schedule.world.size,
             "tail": schedule.tail,

@@ -86,62 +86,63 @@ class BatchingOptions:
         size, by, tokens = self.batch_size or 1, self.bucket_by, self.max_tokens
         if by is None:
             return Batching(order, Schedule(order.n, world, size, self.tail, assign=self.assign), size, size)
-        found, words = _delivered(lengths(spec.dataset, by), by, spec)
+        found, changes = _delivered(lengths(spec.dataset, by), by, spec)
+        rule = BucketRule(by, self.batch_size, tokens, window, changes)
         if tokens is not None and int(found.max()) > tokens:
-            raise _longer(found, by, words, tokens, spec.dataset)
-        buckets = Buckets(order, found, BucketRule(words, self.batch_size, tokens, window))
+            raise _longer(found, rule, tokens, spec.dataset)
+        buckets = Buckets(order, found, rule)
         mean = size if tokens is None else max(1, round(order.n / buckets.n))
         return Batching(buckets, Schedule(buckets.n, world, 1, self.tail, unit="batch"), mean, buckets.largest)
 
 
 def _delivered(stored: NDArray[Any], by: str, spec: BatchSpec) -> tuple[NDArray[Any], str]:
-    """Return the lengths that samples take in a batch, padding included, and what they are in words, for states.
+    """Return the lengths that samples take in a batch, padding included, and what made them, as in `Bucketing`.
 
     Where several names deliver a ragged field, the longest counts.
     """
     names = [name for name in spec.names.delivered.get(by, ()) if spec.fields[name].ragged]
     ways = dict.fromkeys(_changes(spec.arrays[name].recipe) for name in names)
     if not any(ways):
-        return stored, by
+        return stored, ""
     longest = np.maximum.reduce([_changed(stored.astype(np.int64), changes) for changes in ways])
-    words = " or ".join(" ".join(f"{what} {number}" for what, number in changes) or "whole" for changes in ways)
-    return longest.astype(np.min_scalar_type(int(longest.max()))), f"{by} {words}"
+    made = "|".join(",".join(f"{what}={number}" for what, number in changes) for changes in ways)
+    return longest.astype(np.min_scalar_type(int(longest.max()))), made
 
 
 def _changes(recipe: ArrayRecipe) -> tuple[tuple[str, int], ...]:
     """Return what the transforms of a ragged field make of lengths, in turn."""
     if recipe.out_size:
-        return ("up to", recipe.out_size[0]), ("padded to", recipe.out_size[0])
-    changes = [("up to", each.n) for each in recipe.transforms if isinstance(each, RandomWindow)]
+        return ("max", recipe.out_size[0]), ("min", recipe.out_size[0])
+    changes = [("max", each.n) for each in recipe.transforms if isinstance(each, RandomWindow)]
     if isinstance(rule := recipe.collation, PadTo):
         if rule.length is not None:
-            changes += [("up to", rule.length)] * (rule.cut is not None) + [("padded to", rule.length)]
-        changes += [("in multiples of", rule.multiple_of)] * (rule.multiple_of > 1)
+            changes += [("max", rule.length)] * (rule.cut is not None) + [("min", rule.length)]
+        changes += [("multiple", rule.multiple_of)] * (rule.multiple_of > 1)
     return tuple(changes)
 
 
 def _changed(lengths: NDArray[np.int64], changes: Sequence[tuple[str, int]]) -> NDArray[np.int64]:
     for what, number in changes:
-        if what == "in multiples of":
+        if what == "multiple":
             lengths = -(-lengths // number) * number
         else:
-            lengths = (np.minimum if what == "up to" else np.maximum)(lengths, number)
+            lengths = (np.minimum if what == "max" else np.maximum)(lengths, number)
     return lengths
 
 
-def _longer(found: NDArray[Any], by: str, words: str, tokens: int, dataset: ReadableDataset) -> ConfigError:
+def _longer(found: NDArray[Any], rule: BucketRule, tokens: int, dataset: ReadableDataset) -> ConfigError:
     """Return the error that names the first sample which is longer than a batch may be."""
     number = int(np.argmax(found > tokens))
     advice = (
         "deliver parts with RandomWindow(n) or PadTo(n, cut='end'), or make rows with cut() or packed() of the dataset"
-        if dataset.fields[by].ragged
-        else f'leave it out with where("{by} <= {tokens}") of the dataset'
+        if dataset.fields[rule.by].ragged
+        else f'leave it out with where("{rule.by} <= {tokens}") of the dataset'
     )
     return ConfigError(
         "{} has {} tokens by {}, and a batch holds at most {}: allow more, or {}",
         dataset.path / f"{dataset.locate(number)}",
         found[number],
-        words,
+        rule.bucketing.by,
         Option("max_tokens", tokens),
         advice,
     )

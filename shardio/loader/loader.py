@@ -266,7 +266,7 @@ class Loader:
     def _begin_state(self, spec: BatchSpec, order: Order, schedule: Schedule) -> None:
         self._sources = self.dataset.id_columns.get("source", ())
         roles = {name: field.role for name, field in spec.fields.items()}
-        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier, roles)
+        self._state = LoaderState(order, schedule, self.dataset.digest, self.dataset.earlier, roles)
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
 
@@ -291,7 +291,7 @@ class Loader:
     def __repr__(self) -> str:
         world, schedule = f"rank {self.world.rank} of {self.world.size}", self._state.schedule
         how = "" if schedule.assign == "rank" else f", assign={schedule.assign!r}"
-        size = self.batch_size if self._state.buckets is None else self._state.buckets.batch
+        size = self._state.bucketing if self._state.bucketing.bucket_by else self.batch_size
         return f"<Loader of {self.dataset!r}: {len(schedule)} steps of {size} per epoch, {world}{how}>"
 
     @property

@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ..errors import ConfigError, StateMismatch, StateWarning
-from ..order.buckets import BucketRule, Buckets
+from ..order.buckets import Bucketing, Buckets
 from ..order.interleave import MixedPlan
-from ..order.plan import Order, Plan, Schedule
+from ..order.plan import Order, Plan, Schedule, Shuffling
 from ..system import strict_json
 from ..system.rules import whole_number
 from ..system.units import shown
 
-VERSION = 2
+VERSION = 3
 _IDENTITY = ("digest", "samples", "seed", "order", "buckets")
-_FORM = {"version": int, "digest": str, "samples": int, "seed": int, "order": str, "epoch": int, "position": int}
-_OPTIONAL = {"global_batch": int, "sources": str, "turns": list, "since": int, "buckets": str, "roles": str}
+_FORM: Mapping[str, type] = {
+    "version": int, "digest": str, "samples": int, "seed": int, "shuffle": str, "block": int, "window": int,
+    "bucket_by": str, "bucket_lengths": str, "bucket_size": int, "max_tokens": int,
+    "epoch": int, "position": int, "global_batch": int, "sources": str, "turns": list, "since": int, "roles": str,
+}  # fmt: skip
 _KINDS = {int: "a whole number (int)", str: "text", list: "a list"}
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
 
-_NO_BUCKETS = "none"
 _LIMIT = 1 << 63
 
 
@@ -139,7 +141,6 @@ class LoaderState:
         order: the order of any epoch.
         schedule: the steps of a whole epoch.
         digest: the digest of the dataset.
-        sources: the names of the sources of a mixture; () for other datasets.
         earlier: the digests of the datasets that this one grew from, with their numbers of samples.
         roles: the role of each delivered field; None is the default.
     """
@@ -149,12 +150,11 @@ class LoaderState:
         order: Order,
         schedule: Schedule,
         digest: str,
-        sources: Sequence[str],
         earlier: Mapping[str, int],
         roles: Mapping[str, str | None],
     ) -> None:
         self._roles = roles
-        self._schedule, self._digest, self._sources, self._earlier = schedule, digest, tuple(sources), earlier
+        self._schedule, self._digest, self._earlier = schedule, digest, earlier
         self._own_order = self._order = order  # a mixture's may differ once a state of other weights is loaded
         self._unfinished: UnfinishedEpoch | None = None
         self._progress = EpochProgress()
@@ -171,9 +171,9 @@ class LoaderState:
         return self._steps(EpochPlace(self.place.epoch))
 
     @property
-    def buckets(self) -> BucketRule | None:
-        """The rule by which samples make batches; None without buckets."""
-        return self._order.rule if isinstance(self._order, Buckets) else None
+    def bucketing(self) -> Bucketing:
+        """The batches of buckets; those of a loader without buckets have no field."""
+        return self._order.rule.bucketing if isinstance(self._order, Buckets) else Bucketing()
 
     @property
     def steps_left(self) -> int:
@@ -253,22 +253,21 @@ class LoaderState:
         place, order, unfinished = at.place, _samples(at.order), at.unfinished
         if unfinished is not None and unfinished.order.epoch != place.epoch:
             unfinished = None
-        more: dict[str, Any] = {}
-        if isinstance(order, MixedPlan):
-            turns = order.turns(self._reached(place.epoch, place.position))
-            more = {"sources": order.sources_digest, "turns": [*turns], "since": order.since}
+        mixed = order if isinstance(order, MixedPlan) else None
         return {
             "version": VERSION,
             "digest": self._digest if unfinished is None else unfinished.digest,
             "samples": order.n if unfinished is None else _samples(unfinished.order).n,
             "seed": order.seed,
-            "order": order.order,
+            **order.shuffling._asdict(),
+            **self.bucketing._asdict(),
             "epoch": place.epoch,
             "position": place.position,
             "global_batch": (at.saved_batch if place.resumed else None) or self._schedule.global_batch,
-            "buckets": str(self.buckets or _NO_BUCKETS),
+            "sources": mixed.sources_digest if mixed else "",
+            "turns": [*mixed.turns(self._reached(place.epoch, place.position))] if mixed else [],
+            "since": mixed.since if mixed else 0,
             "roles": json.dumps({name: role for name, role in self._roles.items() if role is not None}, sort_keys=True),
-            **more,
         }
 
     def is_at(self, resumption: Resumption) -> bool:
@@ -292,17 +291,17 @@ class LoaderState:
         unless `strict` is False, which warns instead. Other weights of the same sources are no other dataset, nor is
         one that this one grew from.
         """
-        state, unfinished = {"buckets": _NO_BUCKETS, **_checked_form(state, self._sources)}, None
+        state, unfinished = joined(_checked_form(state)), None
         epoch, position = state["epoch"], state["position"]
         if not all(0 <= number < _LIMIT for number in (epoch, position)):
             raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
-        roles = _checked_roles(state.get("roles", "{}"))
+        roles = _checked_roles(state["roles"])
         try:
             order = self._own_order.at_epoch(epoch)
         except ConfigError as error:
             raise StateMismatch(f"not a state of this loader: {error}") from error
         samples = _samples(order)
-        identity = self._digest, samples.n, order.seed, order.order, str(self.buckets or _NO_BUCKETS)
+        identity = self._digest, samples.n, order.seed, order.shuffling, self.bucketing
         own = dict(zip(_IDENTITY, identity, strict=True))
         differing = [name for name in _IDENTITY if state[name] != own[name]]
         why = ""
@@ -311,13 +310,14 @@ class LoaderState:
             if position:
                 smaller = _ordering(order, replace(samples, n=state["samples"]))
                 unfinished = UnfinishedEpoch(state["digest"], smaller)
-        elif isinstance(samples, MixedPlan) and state.get("sources") == samples.sources_digest:
+        elif isinstance(samples, MixedPlan) and state["sources"] == samples.sources_digest:
             if position and "digest" in differing and isinstance(order, Buckets):
                 why = ": other weights hold from the beginning of an epoch on, as buckets are made of a whole one"
             else:
                 differing = [name for name in differing if name != "digest"]
         message = "; ".join(
-            f"the state's {name} is {shown(state[name])}, this loader's is {shown(own[name])}" for name in differing
+            f"the state's {name} is {_in_words(state[name])}, this loader's is {_in_words(own[name])}"
+            for name in differing
         )
         # A position counts batches where there are buckets, which are others in any other epoch.
         restarts = bool({"samples", "buckets"} & {*differing}) or (bool(differing) and isinstance(order, Buckets))
@@ -346,7 +346,7 @@ class LoaderState:
                     StateWarning,
                     stacklevel=3,
                 )
-        saved, own_batch = state.get("global_batch"), self._schedule.global_batch
+        saved, own_batch = state["global_batch"], self._schedule.global_batch
         return Resumption(
             EpochPlace(epoch, position, resumed=True), order, unfinished, saved if saved != own_batch else None
         )
@@ -356,14 +356,14 @@ class LoaderState:
 
         `same`: whether the mixture is the one that was saved; otherwise its weights hold from the state's position on.
         """
-        order, turns = _samples(self._own_order), state.get("turns", [])
+        order, turns = _samples(self._own_order), state["turns"]
         if not isinstance(order, MixedPlan):
             return None
-        if len(turns) != len(order.sources) and state.get("sources") != order.sources_digest:
-            return None  # of other sources, or of version 1 before it counted turns
+        if len(turns) != len(order.sources) and state["sources"] != order.sources_digest:
+            return None  # those of other sources
         reached = self._reached(state["epoch"], state["position"])
         try:
-            return order.resumed(state.get("since", 0) if same else reached, reached, turns)
+            return order.resumed(state["since"] if same else reached, reached, turns)
         except ConfigError as error:
             raise StateMismatch(f"not a state of this loader: {error}") from error
 
@@ -394,38 +394,38 @@ def _ordering(order: Order, samples: Order) -> Order:
     return replace(order, samples=samples) if isinstance(order, Buckets) else samples
 
 
-def _checked_form(state: Any, sources: Sequence[str]) -> dict[str, Any]:
-    """Return a state in the form of this version; StateMismatch unless its version, names and types are known.
+def joined(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state with one value, `order` and `buckets`, instead of the several that it has for each."""
+    found = dict(state)
+    for name, kind in (("order", Shuffling), ("buckets", Bucketing)):
+        found[name] = kind(**{part: found.pop(part) for part in kind._fields})
+    return found
 
-    Args:
-        state: a state of any version.
-        sources: the sources of the loader's mixture, whose turns version 1 counted by name.
-    """
+
+def _in_words(value: Any) -> str:
+    return shown(str(value) if isinstance(value, tuple) else value)
+
+
+def _checked_form(state: Any) -> Mapping[str, Any]:
+    """Return a state; StateMismatch unless it has this version, and all of its names and types."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"a loader's state must be a mapping with {', '.join(_FORM)}, got {shown(state)}")
-    found: dict[str, Any] = dict(state)
-    version = found.get("version", VERSION)
-    if type(version) is not int or version not in (1, VERSION):
+    version = state.get("version", VERSION)
+    if type(version) is not int or version != VERSION:
         raise StateMismatch(f"the state's version is {shown(version)}, this loader's is {VERSION}")
-    if version == 1 and "drawn" in found:
-        drawn = found.pop("drawn")
-        if not isinstance(drawn, Mapping):
-            raise StateMismatch(f"the state's drawn must be whole numbers by source, got {shown(drawn)}")
-        if [*drawn] == [*sources]:
-            found["turns"] = [*drawn.values()]
     for name in _FORM:
-        if name not in found:
+        if name not in state:
             raise StateMismatch(f"not a loader's state: it has no {name!r}")
-    for name, value in found.items():
-        kind = (_FORM | _OPTIONAL).get(name)
+    for name, value in state.items():
+        kind = _FORM.get(name)
         if kind is None:
             raise StateMismatch(f"not a loader's state: it has {shown(name)}")
         if type(value) is not kind:
             raise StateMismatch(
                 f"the state's {name} must be {_KINDS[kind]}, got {shown(value)} ({type(value).__name__})"
             )
-    if not all(type(turns) is int and 0 <= turns < _LIMIT for turns in found.get("turns", [])):
-        raise StateMismatch(f"the state's turns must be whole numbers, got {shown(found['turns'])}")
-    if not 0 <= found.get("since", 0) < _LIMIT:
-        raise StateMismatch(f"the state's since must be a position, got {shown(found['since'])}")
-    return found
+    if not all(type(turns) is int and 0 <= turns < _LIMIT for turns in state["turns"]):
+        raise StateMismatch(f"the state's turns must be whole numbers, got {shown(state['turns'])}")
+    if not 0 <= state["since"] < _LIMIT:
+        raise StateMismatch(f"the state's since must be a position, got {shown(state['since'])}")
+    return state

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..system.types import Indices
+from ..system.units import shown
 from .permutation import Permutation, derive
-from .plan import Order
+from .plan import Order, Shuffling
 
 WINDOW = 1 << 16
 """The most positions of a window. The longer windows are, the less is padded. An epoch has at least four of them, or
@@ -29,31 +30,62 @@ _ORDER = 0xB0CE7  # the purpose for which keys are derived
 _DRAWS = 64  # in search of a replacement that is no longer
 
 
+class Bucketing(NamedTuple):
+    """The batches of buckets, by which a loader's state resumes only with equal ones; its string is for messages.
+
+    Attributes:
+        bucket_by: the field of the lengths; "" without buckets.
+        bucket_lengths: what transforms make of the lengths: `max=60,min=48,multiple=32` in turn, or nothing; several
+            ways of which the longest counts are parted by `|`. "" leaves the stored ones.
+        bucket_size: samples per batch; 0 for as many as the tokens allow.
+        max_tokens: the most that a batch's samples times their greatest length may be; 0 for any.
+    """
+
+    bucket_by: str = ""
+    bucket_lengths: str = ""
+    bucket_size: int = 0
+    max_tokens: int = 0
+
+    def __str__(self) -> str:
+        if not self.bucket_by:
+            return "none"
+        size = f"{shown(self.bucket_size)} samples" if self.bucket_size else f"up to {shown(self.max_tokens)} tokens"
+        return f"{size} by {self.by}"
+
+    @property
+    def by(self) -> str:
+        """What the lengths are, in words."""
+        ways = [way or "whole" for way in self.bucket_lengths.split("|")] if self.bucket_lengths else []
+        words = " or ".join(ways).replace(",", " ")
+        for name, phrase in (("max=", "up to "), ("min=", "padded to "), ("multiple=", "in multiples of ")):
+            words = words.replace(name, phrase)
+        return f"{self.bucket_by} {words}".rstrip()
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class BucketRule:
     """The rule by which samples make batches.
 
     Attributes:
-        by: what the lengths are, in words.
+        by: the field of the lengths.
         batch_size: samples per batch; None for as many as the tokens allow.
         max_tokens: the most that a batch's samples times their greatest length may be; None for any.
         window: the most positions of a window, a multiple of `batch_size`; with None `WINDOW`, or a quarter of the
             epoch where that is less.
+        lengths: what transforms make of the lengths, as in `Bucketing`.
     """
 
     by: str
     batch_size: int | None = None
     max_tokens: int | None = None
     window: int | None = None
+    lengths: str = ""
 
     @property
-    def batch(self) -> str:
-        """The size of a batch in words, and the field that it goes by."""
-        return f"{f'{self.batch_size} samples' if self.batch_size else f'up to {self.max_tokens} tokens'} by {self.by}"
-
-    def __str__(self) -> str:
-        return f"{self.batch}, windows {f'up to {WINDOW}' if self.window is None else f'of {self.window}'}"
+    def bucketing(self) -> Bucketing:
+        """The rule without its window, which follows from the shuffling."""
+        return Bucketing(self.by, self.lengths, self.batch_size or 0, self.max_tokens or 0)
 
     def positions(self, samples: int) -> int:
         """Return the number of positions of a window in an epoch of so many samples."""
@@ -120,9 +152,9 @@ class Buckets(Order):
         return self.samples.epoch
 
     @property
-    def order(self) -> str:
-        """The shuffling of the samples in words."""
-        return self.samples.order
+    def shuffling(self) -> Shuffling:
+        """The shuffling of the samples."""
+        return self.samples.shuffling
 
     @property
     def ends(self) -> NDArray[np.int64]:  # type: ignore[override]  # made when it is first asked for
@@ -193,7 +225,7 @@ def _made(samples: Order, lengths: NDArray[Any], rule: BucketRule) -> _Batches:
         part = places[first : first + window]
         numbers, _ = samples.lookup(np.arange(first, first + len(part)))
         sizes = _sorted(lengths[numbers].astype(np.int64), rule, part)
-        if samples.order != "stored":
+        if samples.shuffling.shuffle:
             sizes = _permuted(sizes, part, derive(samples.seed, samples.epoch, number, _ORDER))
         every.append(sizes)
     return _Batches(places, np.cumsum(np.concatenate(every)))

@@ -26,7 +26,7 @@ from ..errors import ConfigError
 from ..system.types import Indices
 from ..system.units import shown
 from .permutation import derive, splitmix64
-from .plan import Order, Shuffle
+from .plan import Order, Shuffle, Shuffling
 
 Weights: TypeAlias = Mapping[str, float]
 Stages: TypeAlias = Sequence[tuple[int, Weights]]
@@ -262,9 +262,9 @@ class MixedPlan(Order):
         object.__setattr__(self, "_starts", np.cumsum([0, *(source.numbers for source in self.sources)]))
 
     @property
-    def order(self) -> str:
-        """The shuffling of the first source in words, as in `Plan.order`."""
-        return self.sources[0].order.order
+    def shuffling(self) -> Shuffling:
+        """The shuffling of the first source."""
+        return self.sources[0].order.shuffling
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample index at each position in [0, n), and its random key.

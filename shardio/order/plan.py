@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,24 @@ from .world import World
 Shuffle: TypeAlias = Literal["global", "block"] | None
 Tail: TypeAlias = Literal["drop", "pad"]
 Assign: TypeAlias = Literal["rank", "node"]
+
+
+class Shuffling(NamedTuple):
+    """The shuffling of an order, by which a loader's state resumes only with an equal one; its string is for messages.
+
+    Attributes:
+        shuffle: `global` or `block`; "" for the stored order.
+        block: samples per block; 0 for other orders.
+        window: blocks per window; 0 for other orders.
+    """
+
+    shuffle: str
+    block: int
+    window: int
+
+    def __str__(self) -> str:
+        blocks = f" of {shown(self.block)}, window of {shown(self.window)}" if self.block or self.window else ""
+        return f"{self.shuffle or 'stored'}{blocks}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +77,8 @@ class Order(ABC):
 
     @property
     @abstractmethod
-    def order(self) -> str:
-        """The shuffling in words: a loader's state resumes only with equal ones."""
+    def shuffling(self) -> Shuffling:
+        """The shuffling of the samples."""
 
     @abstractmethod
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
@@ -150,10 +168,10 @@ class Plan(Order):
         raise ConfigError("{shuffle} must be 'global', 'block' or None, got {!r}{}", self.shuffle, habit)
 
     @property
-    def order(self) -> str:
-        """The shuffling in words: `global`, `stored`, or `block of 64, window of 16`."""
-        blocks = f"block of {self.block}, window of {self.window}"
-        return blocks if self.shuffle == "block" else (self.shuffle or "stored")
+    def shuffling(self) -> Shuffling:
+        """The shuffling of the samples."""
+        blocks = (self.block, self.window) if self.shuffle == "block" else (0, 0)
+        return Shuffling(self.shuffle or "", *blocks)
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample index at each position in [0, n), and its random key, which is the index again."""

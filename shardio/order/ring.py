@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from ..system.types import Indices
 from .permutation import derive
-from .plan import Order, Plan, Shuffle
+from .plan import Order, Plan, Shuffle, Shuffling
 
 _ENTRY = 0x217  # the purpose for which keys are derived
 
@@ -56,9 +56,9 @@ class RingPlan(Order):
         return self.entries // self.length
 
     @property
-    def order(self) -> str:
-        """The shuffling in words, as in `Plan.order`."""
-        return self._rows.order
+    def shuffling(self) -> Shuffling:
+        """The shuffling of the rows."""
+        return self._rows.shuffling
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the place at which the row at each position in [0, n) begins, which is its random key, too."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..system.types import Indices
 from .permutation import derive, splitmix64
-from .plan import Order, Plan, Shuffle
+from .plan import Order, Plan, Shuffle, Shuffling
 
 _START, _DRAW = 0x57A7, 0xD2A3  # the purposes for which keys are derived
 _FINEST, _MOST = 32, 62  # bits: of the distance between two points, and of the line
@@ -119,9 +119,9 @@ class WeightedPlan(Order):
         object.__setattr__(self, "_places", places)
 
     @property
-    def order(self) -> str:
-        """The shuffling in words, as in `Plan.order`."""
-        return self._places.order
+    def shuffling(self) -> Shuffling:
+        """The shuffling of what the epoch draws."""
+        return self._places.shuffling
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample at each position in [0, n), and its random key, which differs each time that it comes."""

@@ -142,15 +142,15 @@ def test_a_state_tells_what_lengths_are() -> None:
     by = {"bucket_by": "tokens", "max_tokens": 128}
     pad = shardio.PadTo(48, multiple_of=32, cut="end")
     state = load(DATA, **by, transforms={"tokens": [shardio.RandomWindow(60), pad]}).state_dict()
-    words = "up to 128 tokens by tokens up to 60 up to 48 padded to 48 in multiples of 32, windows up to 65536"
-    assert state["buckets"] == words
-    with pytest.raises(StateMismatch, match=f"'{words[:70]}.*, this loader's is 'up to 128 tokens by tokens, w"):
+    assert state["bucket_lengths"] == "max=60,max=48,min=48,multiple=32"
+    words = "up to 128 tokens by tokens up to 60 up to 48 padded to 48 in multiples of 32"
+    with pytest.raises(StateMismatch, match=f"'{words[:70]}.*, this loader's is 'up to 128 tokens by tokens'"):
         load(DATA, **by).load_state_dict(state)
     plain = load(DATA, **by, transforms={"tokens": [shardio.ToInt64(), shardio.Ragged()]}).state_dict()
     load(DATA, **by, fields=["number"]).load_state_dict(plain)
     two = {"a": [shardio.RandomWindow(8), shardio.PadTo()], "b": [shardio.PadTo(multiple_of=4)]}
     loader = load(DATA, **by, fields={"a": "tokens", "b": "tokens"}, transforms=two)
-    assert loader.state_dict()["buckets"].startswith("up to 128 tokens by tokens up to 8 or in multiples of 4, w")
+    assert loader.state_dict()["bucket_lengths"] == "max=8|multiple=4"
     assert max(batch["b"].numel() for batch in loader) <= 128
 
 
@@ -202,24 +202,20 @@ def test_the_length_is_that_of_the_epoch() -> None:
 
 
 def test_the_state_counts_batches() -> None:
-    """The position is that of a batch; the words of the buckets are part of the state."""
+    """The position is that of a batch; what makes buckets is part of the state."""
     state = Job(DATA, 3, **BY_TOKENS).run(4)
-    words = "up to 128 tokens by length, windows up to 65536"
-    assert (state["position"], state["global_batch"], state["samples"], state["buckets"]) == (12, 3, 500, words)
+    assert (state["position"], state["global_batch"], state["samples"]) == (12, 3, 500)
+    assert (state["bucket_by"], state["bucket_size"], state["max_tokens"]) == ("length", 0, 128)
 
 
 @pytest.mark.parametrize(
     ("saved", "loaded", "message"),
     [
         (BY_TOKENS, BY_TOKENS | {"max_tokens": 129}, "'up to 128 .*', this loader's is 'up to 129 "),
-        (BY_TOKENS, BY_SIZE, "'up to 128 tokens by length, .*', this loader's is '8 samples by length, w"),
+        (BY_TOKENS, BY_SIZE, "'up to 128 tokens by length', this loader's is '8 samples by length'"),
         (BY_SIZE, BY_SIZE | {"batch_size": 9}, "'8 samples by .*', this loader's is '9 samples by"),
-        (
-            BY_SIZE,
-            BY_SIZE | {"bucket_by": "number"},
-            "'8 samples by length, .*', this loader's is '8 samples by number",
-        ),
-        (BY_SIZE, {"batch_size": 8}, "'8 samples by length, .*', this loader's is 'none'"),
+        (BY_SIZE, BY_SIZE | {"bucket_by": "number"}, "'8 samples by length', this loader's is '8 samples by number'"),
+        (BY_SIZE, {"batch_size": 8}, "'8 samples by length', this loader's is 'none'"),
         ({"batch_size": 8}, BY_SIZE, "'none', this loader's is '8 samples by length"),
     ],
 )
@@ -237,7 +233,7 @@ def test_a_state_of_other_buckets_is_refused(saved: dict[str, Any], loaded: dict
     ("change", "message"),
     [
         ({"position": 10**6}, "not a position in an epoch of [0-9]+: epoch 0, position 1000000"),
-        ({"buckets": 3}, "the state's buckets must be text, got 3"),
+        ({"bucket_by": 3}, "the state's bucket_by must be text, got 3"),
     ],
 )
 def test_what_is_no_state_is_refused(change: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""States go on: with other weights, on a dataset that has grown, and those of version 1."""
+"""States go on: recorded ones, with other weights, and on a dataset that has grown."""
 
 from __future__ import annotations
 
@@ -138,9 +138,18 @@ def test_a_state_is_small() -> None:
     assert len(json.dumps(state)) <= 1024
 
 
-V1 = {"version": 1, "samples": 40, "seed": 3, "order": "global", "epoch": 1, "position": 12, "global_batch": 4}
-V1_PLAIN = V1 | {"digest": "xxh3:bf33f87482b39771b0985ee9bfa8e56e"}
-V1_MIXED = V1 | {"digest": "mix:ce58d8d0848a71d3167bdf68b755bcda", "drawn": {"a": 41, "b": 11}}
+PLAIN = {
+    "version": 3, "digest": "xxh3:bf33f87482b39771b0985ee9bfa8e56e", "samples": 40, "seed": 3,
+    "shuffle": "global", "block": 0, "window": 0,
+    "bucket_by": "", "bucket_lengths": "", "bucket_size": 0, "max_tokens": 0,
+    "epoch": 1, "position": 12, "global_batch": 4, "sources": "", "turns": [], "since": 0, "roles": "{}",
+}  # fmt: skip
+"""A recorded state."""
+MIXED = PLAIN | {
+    "digest": "mix:ce58d8d0848a71d3167bdf68b755bcda",
+    "sources": "mix:42d3cbf419d725339fad2ce9af640bcd",
+    "turns": [41, 11],
+}
 PLAIN_LATER = [30, 31, 34, 29, 28, 35, 8, 21, 38, 0, 11, 16, 36, 2, 23, 20, 32, 4, 13, 37, 39, 6, 24, 25, 22, 10, 3, 5]
 MIXED_LATER = [
     33,
@@ -179,30 +188,46 @@ def two(**weights: float) -> Any:
     return shardio.mix({"a": numbers(30), "b": numbers(10, 30)}, {"a": 7, "b": 2} | weights)
 
 
-@pytest.mark.parametrize(("data", "state", "later"), [(None, V1_PLAIN, PLAIN_LATER), (two(), V1_MIXED, MIXED_LATER)])
-def test_version_1(data: Any, state: Any, later: list[int]) -> None:
-    """States of version 1 go on with the samples that their loaders would have delivered, and become version 2."""
+@pytest.mark.parametrize(("data", "state", "later"), [(None, PLAIN, PLAIN_LATER), (two(), MIXED, MIXED_LATER)])
+def test_recorded_states(data: Any, state: Any, later: list[int]) -> None:
+    """States of earlier releases go on with the samples that their loaders would have delivered."""
     job = Job(data or numbers(40), 1, 4, state)
-    saved = job.loaders[0].state_dict()
-    assert saved["version"] == 2
-    if "drawn" in state:
-        assert saved["turns"] == [41, 11]
+    assert job.loaders[0].state_dict() == state
     job.run()
     assert job.delivered == later
 
 
-def test_version_1_of_other_weights() -> None:
-    """Version 1 names no sources: what it counted by name is taken with strict=False."""
-    loader = load(two(b=7), 4, seed=3)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"shuffle": None}, {"shuffle": ""}),
+        ({"shuffle": "block", "block": 4, "window": 2}, {"shuffle": "block", "block": 4, "window": 2}),
+        ({"bucket_by": "number"}, {"bucket_by": "number", "bucket_size": 4, "global_batch": 1}),
+        (
+            {"bucket_by": "number", "batch_size": None, "max_tokens": 90},
+            {"bucket_by": "number", "max_tokens": 90, "global_batch": 1},
+        ),
+    ],
+)
+def test_a_state_is_flat(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Any state has the same names, with numbers and strings that are no words of messages."""
+    state = load(numbers(40), **{"batch_size": 4, "seed": 3} | options).state_dict()
+    start = {"epoch": 0, "position": 0, "shuffle": "global"}
+    assert state == PLAIN | start | expected
+
+
+def test_turns_of_other_sources() -> None:
+    """With strict=False as many sources go on where they stood; other turns are of no use."""
+    loader, other = load(two(b=7), 4, seed=3), MIXED | {"sources": "mix:0"}
     with pytest.raises(StateMismatch, match="the state's digest is 'mix:ce58"):
-        loader.load_state_dict(V1_MIXED)
+        loader.load_state_dict(other)
     with pytest.warns(StateWarning, match="each source goes on where it stood, so if only the weights have changed"):
-        loader.load_state_dict(V1_MIXED, strict=False)
+        loader.load_state_dict(other, strict=False)
     assert (loader.state_dict()["turns"], loader.state_dict()["since"]) == ([41, 11], 52)
     for state, data in (
-        ({name: value for name, value in V1_MIXED.items() if name != "drawn"}, two(b=7)),
-        (V1_MIXED | {"drawn": {"x": 41, "b": 11}}, two(b=7)),
-        (V1_MIXED, numbers(40)),
+        (other | {"turns": []}, two(b=7)),
+        (other | {"turns": [41, 11, 0]}, two(b=7)),
+        (MIXED, numbers(40)),
     ):
         with pytest.warns(StateWarning, match="may deliver samples twice or not at all$"):
             load(data, 4, seed=3).load_state_dict(state, strict=False)
@@ -223,19 +248,16 @@ def test_version_1_of_other_weights() -> None:
         ({"since": 2**62}, "cannot have come to"),
         ({"sources": 3}, "sources must be text, got 3"),
         ({"drawn": {"a": 1}}, "not a loader's state: it has 'drawn'"),
-        ({"version": 1, "drawn": 3}, "drawn must be whole numbers by source, got 3"),
-        ({"version": 1, "drawn": {"a": 53, "b": -1}}, r"turns must be whole numbers, got \[53, -1\]"),
-        ({"version": 3}, "the state's version is 3, this loader's is 2"),
+        ({"version": 2}, "the state's version is 2, this loader's is 3"),
         ({"version": True}, "the state's version is True"),
     ],
 )
 def test_states_that_are_none(changes: dict[str, Any], message: str) -> None:
     """Turns that no loader saves are refused, whether or not the weights are the same."""
     loader = load(two(), 4, seed=3)
-    loader.load_state_dict(V1_MIXED)
-    state = loader.state_dict() | changes
+    loader.load_state_dict(MIXED)
     with pytest.raises(StateMismatch, match=message):
-        loader.load_state_dict(state)
+        loader.load_state_dict(MIXED | changes)
     assert loader.state_dict()["turns"] == [41, 11]
 
 
@@ -262,7 +284,6 @@ def test_another_role_of_a_field_is_told() -> None:
         assert other.state_dict() == state | {"roles": "{}"}
     load(masks, 4, fields={"a": "seg"}).load_state_dict(state)
     load(masks, 4).load_state_dict(other.state_dict())  # which doesn't say how the field was delivered
-    load(images, 4).load_state_dict({name: value for name, value in state.items() if name != "roles"})
 
 
 @pytest.mark.parametrize("roles", ["mask", "[]", '{"a": 1, "a": 2}', "[" * 100_000])

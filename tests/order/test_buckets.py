@@ -215,13 +215,19 @@ def test_the_batches_of_an_epoch_are_made_once(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (BucketRule("text", 32), "32 samples by text, windows up to 65536"),
-        (BucketRule("text", None, 4096, 1024), "up to 4096 tokens by text, windows of 1024"),
+        (BucketRule("text", 32), "32 samples by text"),
+        (BucketRule("text", None, 4096, 1024), "up to 4096 tokens by text"),
+        (
+            BucketRule("text", 2, lengths="max=60,min=48,multiple=32"),
+            "2 samples by text up to 60 padded to 48 in multiples of 32",
+        ),
+        (BucketRule("text", 2, lengths="max=8||multiple=4"), "2 samples by text up to 8 or whole or in multiples of 4"),
     ],
 )
 def test_a_rule_in_words(rule: BucketRule, words: str) -> None:
-    """The words tell all that makes batches: a state resumes with equal ones only."""
-    assert str(rule) == words
+    """A rule has words for messages, which a state doesn't hold."""
+    assert str(rule.bucketing) == words
+    assert all(isinstance(value, str | int) for value in rule.bucketing)
 
 
 @pytest.mark.parametrize(

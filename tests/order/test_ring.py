@@ -84,7 +84,7 @@ def test_rows_are_those_of_the_plan() -> None:
         plan = RingPlan(1000, 7, 5, 2, shuffle, 4, 3)
         rows = (plan.lookup(np.arange(plan.n))[0] - plan._first) % 1000 // 7
         assert rows.tolist() == Plan(142, 5, 2, shuffle, 4, 3).indices(0, 142).tolist()
-        assert plan.order == Plan(142, 5, 2, shuffle, 4, 3).order
+        assert plan.shuffling == Plan(142, 5, 2, shuffle, 4, 3).shuffling
 
 
 @pytest.mark.parametrize(("entries", "length"), [(7, 8), (0, 1), (8, 0), (1 << 62, 8)])
