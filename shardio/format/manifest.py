@@ -29,6 +29,7 @@ from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from .fields import CHECKSUM, CHECKSUM_BYTES, Field, as_fields, fields_to_json, with_hidden
 from .file_table import TableFile, checksum_of
+from .requires import check_requires
 from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -114,6 +115,7 @@ class Manifest:
         value = {
             "format": "shardio",
             "version": VERSION,
+            "requires": [],
             "container": self.container,
             "digest": self.digest,
             "samples": self.samples,
@@ -141,12 +143,7 @@ class Manifest:
         """
         try:
             content = _parse(data)
-            head = msgspec.convert(content, type=_FormatAndVersion)
-            if head.format != "shardio":
-                told = ": a view; give the dataset that it is of" if head.format == "shardio view" else ""
-                raise ManifestError(f"format is {head.format!r}, not 'shardio'{told}")
-            if head.version != VERSION:
-                raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
+            _check_head(msgspec.convert(content, type=_Head))
             value = msgspec.convert(content, type=_File)
             shards = _shards_inline(value.shards) if value.shards.count is None else _shards_mapped(value.shards, table)
             fields = as_fields(value.fields)
@@ -162,6 +159,16 @@ class Manifest:
         except (msgspec.MsgspecError, ConfigError, ManifestError) as error:
             raise ManifestError(f"{place}: {error}") from error
         return manifest
+
+
+def _check_head(head: _Head) -> None:
+    """Refuse, before anything else is read, what this release doesn't know."""
+    if head.format != "shardio":
+        told = ": a view; give the dataset that it is of" if head.format == "shardio view" else ""
+        raise ManifestError(f"format is {head.format!r}, not 'shardio'{told}")
+    if head.version != VERSION:
+        raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
+    check_requires(head.requires, "the dataset", ManifestError)
 
 
 def _parse(data: bytes) -> Any:
@@ -184,9 +191,10 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         raise ConfigError("metadata's keys must be text")
 
 
-class _FormatAndVersion(msgspec.Struct):
+class _Head(msgspec.Struct):
     format: str = ""
     version: int = 0
+    requires: Any = None
 
 
 class _Shards(msgspec.Struct):

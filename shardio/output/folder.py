@@ -346,8 +346,8 @@ class FolderRun:
         for name in journal.names():
             if name.startswith("rank-"):
                 journal.unlink(name)
-        try:  # publication moves shards, and older releases remove their folder after it
-            shards = self._open().make("shards", exist_ok=True)
+        try:
+            shards = self.shards()
         except FileNotFoundError as error:
             raise ShardioError(
                 "{} names {!r}, a run that is not there; start over with {overwrite}", self.path / PLAN, self.name
@@ -383,7 +383,7 @@ class FolderRun:
     def is_whole(self, number: int, record: Record) -> bool:
         """Return whether a shard's files match their record, by size and checksum; this reads them.
 
-        Their table of checksums is written anew if it is lost or damaged, or an older release has written none.
+        Their table of checksums is written anew if it is lost or damaged.
         """
         shard = record.shard
         if not shard.samples:

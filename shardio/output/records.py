@@ -82,10 +82,10 @@ class _File(msgspec.Struct):
     sample_checksums: bytes
     image_shapes: dict[str, tuple[int, int] | None]
     skipped: list[tuple[int, str | list[str | tuple[str, Any]]]]
-    counts: dict[str, int] = {}
-    objects: list[NamedState] = []
-    rounded: dict[str, float] = {}
-    entries: dict[str, int] = {}
+    counts: dict[str, int]
+    objects: list[NamedState]
+    rounded: dict[str, float]
+    entries: dict[str, int]
 
 
 def name_of(number: int) -> str:
@@ -155,10 +155,6 @@ def decode_plan(text: bytes, place: str) -> dict[str, Any]:
     return plan
 
 
-_ADDED = frozenset(("names",))
-"""Keys that plans of the first datasets lack, which is no difference."""
-
-
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
     for key in _differences(found, wanted):
@@ -183,8 +179,7 @@ def appends_the_same(conversion: Mapping[str, Any], plan: Mapping[str, Any]) -> 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys whose values differ in two plans."""
-    unknown = _ADDED - found.keys()
-    for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"} - unknown):
+    for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"}):
         if not _agree(found.get(key), wanted.get(key)):
             yield key
 

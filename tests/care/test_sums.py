@@ -95,8 +95,8 @@ def test_a_table_that_is_lost_or_damaged(dataset: Path) -> None:
     assert repair(dataset).done == ()
 
 
-def test_older_datasets_stay_without(dataset: Path) -> None:
-    """A dataset that was written without tables is whole, and a repair gives it none."""
+def test_datasets_without_tables_stay_so(dataset: Path) -> None:
+    """A dataset that has no tables is whole, and a repair gives it none."""
     for table in dataset.glob("*.sums.idx.npy"):
         table.unlink()
     told = json.loads((dataset / "shardio.json").read_text())
@@ -143,7 +143,7 @@ def test_after_a_repair_tables_fit(container: str, tmp_path: Path) -> None:
 
 
 def test_resume_mends_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversion that resumes, of this or an older release, keeps shards without tables, and writes these."""
+    """A conversion that resumes keeps shards without tables, and writes these."""
     np.save(tmp_path / "a.npy", np.arange(3000.0))
     again = partial(convert, tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB")
     with monkeypatch.context() as patched:

@@ -214,7 +214,14 @@ def column(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda m: m | {"fields": {}}, "at least one field"),
         (column("names", "../../etc/passwd"), "not the name of a file"),
         (lambda m: m | {"shards": m["shards"] | {"samples": [-1]}}, "must have the same length"),
-        (lambda m: {"format": "shardio", "version": 1}, "missing required field"),
+        (lambda m: {"format": "shardio", "version": 1, "requires": []}, "missing required field"),
+        (
+            lambda m: m | {"requires": ["boxes", "video"]},
+            "needs 'boxes', 'video', which this version of shardio doesn't",
+        ),
+        (lambda m: m | {"requires": ["boxes"], "fields": 3, "shards": 4}, "needs 'boxes', which"),  # a later form
+        (lambda m: m | {"requires": "boxes"}, "requires must be a list of strings, got 'boxes'"),
+        (lambda m: {name: m[name] for name in m if name != "requires"}, "requires must be a list of strings, got None"),
         (lambda m: [], "Expected `object`"),
         (shape([2**62]), r"a value must have at most 2\^40 bytes, got \[4611686018427387904\] of float32"),
         (shape([0, 2**62]), "at most 2.40 bytes"),

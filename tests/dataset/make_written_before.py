@@ -1,4 +1,7 @@
-"""Write the fixture in this folder: `python make.py FOLDER`, with shardio before its modules moved into folders."""
+"""Write what a release writes to a folder: `python make_written_before.py written_before/0.1.0`, once for each release.
+
+Until that release is published its folder is written anew where a format changes on purpose.
+"""
 
 import hashlib
 import io
