@@ -18,6 +18,7 @@ from ..system.rules import whole_number
 from ..system.units import shown
 
 VERSION = 3
+"""The version of states. It also rises when orders or draws change, so that a state resumes its own epoch or none."""
 _IDENTITY = ("digest", "samples", "seed", "order", "buckets")
 _FORM: Mapping[str, type] = {
     "version": int, "digest": str, "samples": int, "seed": int, "shuffle": str, "block": int, "window": int,
