@@ -231,7 +231,7 @@ class MixedPlan(Order):
     Raises ConfigError if n or epoch is out of range, or the epochs up to this one have more than 2^62 positions.
     """
 
-    n: int = field()  # else its default were the property of `Order`
+    n: int = field()  # otherwise the property of `Order` would be its default
     sources: tuple[Source, ...]
     stages: tuple[tuple[int, tuple[int, ...]], ...]
     seed: int = 0

@@ -141,7 +141,7 @@ class Plan(Order):
     Raises ConfigError unless n, block and window are at least 1, epoch is in [0, 2^63) and shuffle is one of the above.
     """
 
-    n: int = field()  # else its default were the property of `Order`
+    n: int = field()  # otherwise the property of `Order` would be its default
     seed: int = 0
     epoch: int = 0
     shuffle: Shuffle = "global"

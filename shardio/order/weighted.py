@@ -104,7 +104,7 @@ class WeightedPlan(Order):
     Raises ConfigError as `Plan` does.
     """
 
-    n: int = field()  # else its default were the property of `Order`
+    n: int = field()  # otherwise the property of `Order` would be its default
     points: Points
     independent: bool = False
     seed: int = 0
