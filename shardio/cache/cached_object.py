@@ -16,15 +16,15 @@ from ..system import holes, portable
 from ..system.directory import Directory
 from . import leases
 
-ABSENT, SUSPECT, PRESENT = 0, 254, 255
+ABSENT, SUSPECT, PRESENT = 0, 65_534, 65_535
 """States of a piece: not there, perhaps there, since the machine was started anew after it was fetched, and there.
 Between them stands the number of the lease of the process that fetches it, plus 1."""
 
 Pieces: TypeAlias = NDArray[np.int64]
 _LONGEST_ETAG = 400
 _HEADER = np.dtype(
-    [("size", "<i8"), ("taken", "<i8"), ("open_in", "<u8", leases.WORDS), ("suspect", "<i8"), ("etag_size", "<i8"),
-     ("etag", f"S{_LONGEST_ETAG}")]
+    [("size", "<i8"), ("words", "<i8"), ("taken", "<i8"), ("open_in", "<u8", leases.WORDS), ("suspect", "<i8"),
+     ("etag_size", "<i8"), ("etag", f"S{_LONGEST_ETAG}")]
 )  # fmt: skip
 _ALIGN = 64
 _UNFINISHED = "unfinished"
@@ -41,10 +41,8 @@ class PieceTable:
     Attributes:
         path: the file, for messages.
         size: the object's size in bytes.
-        state: uint8 [pieces].
+        state: uint16 [pieces].
         used: uint32 [pieces]: when each piece was last given back, on the cache's own clock.
-        holders: uint64 [pieces, WORDS]: the leases of the processes that need the piece, as bits.
-        expected_by: uint64 [pieces, WORDS]: the leases of those that hold it ahead, because they expect to need it.
         open_in: uint64 [WORDS]: the leases of the processes that have the object open, as bits.
 
     Raises:
@@ -68,25 +66,61 @@ class PieceTable:
         if length != offsets[-1]:
             raise ValueError(f"{path}: the table of a cache has {length} bytes, not {offsets[-1]}")
         self.open_in = self._header["open_in"][0]
-        self.state = np.frombuffer(mapped, np.uint8, count, offsets[0])
+        if not 1 <= self.words <= leases.WORDS:
+            raise ValueError(f"{path}: the table of a cache has {self.words} words of leases")
+        self.state = np.frombuffer(mapped, np.uint16, count, offsets[0])
         self.used = np.frombuffer(mapped, np.uint32, count, offsets[1])
-        bits = (np.frombuffer(mapped, np.uint64, count * leases.WORDS, offset) for offset in offsets[2:4])
-        self.holders, self.expected_by = (column.reshape(count, leases.WORDS) for column in bits)
+        bits = np.frombuffer(mapped, np.uint64, leases.WORDS * 2 * count, offsets[2])
+        self._bits = bits.reshape(leases.WORDS, 2, count)
 
     @staticmethod
     def make(folder: Directory, name: str, above: Directory, size: int) -> None:
         """Make the table of an object of `size` bytes, by way of a file `above`: a killed process leaves none or all.
 
-        Its space is taken at once, because the process ends where a full disk has no room for a page of a mapped file.
+        Its space is taken at once, because the process ends where a full disk has no room for a page of a mapped file. Of
+        the words of leases only the first has its space: few nodes run more than 64 processes, see `add_words`.
         """
         above.unlink(_UNFINISHED)
         descriptor = above.open(_UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            portable.allocate(descriptor, _offsets(piece_count(size))[-1])
-            os.pwrite(descriptor, size.to_bytes(8, "little"), 0)
+            count = piece_count(size)
+            portable.allocate(descriptor, _taken(count, 1))
+            os.ftruncate(descriptor, _offsets(count)[-1])
+            os.pwrite(descriptor, np.array([size, 1], "<i8").tobytes(), 0)
         finally:
             os.close(descriptor)
         above.rename(_UNFINISHED, folder, name)
+
+    @property
+    def words(self) -> int:
+        """The words of leases, 64 in each, that have space in the file: the leases of the others hold no piece."""
+        return int(self._header["words"][0])
+
+    def add_words(self, folder: Directory, words: int) -> None:
+        """Take the space for as many words of leases in the table's file, which is in `folder`."""
+        descriptor = folder.open(self.path.name, os.O_RDWR)
+        try:
+            portable.allocate(descriptor, _taken(len(self.state), words))
+        finally:
+            os.close(descriptor)
+        self._header["words"] = words
+
+    def bits(self, *, ahead: bool) -> NDArray[np.uint64]:
+        """Return the leases of processes that need, or only expect, each piece, as bits: uint64 [words, pieces]."""
+        return self._bits[: self.words, int(ahead)]
+
+    def held(self, pieces: Pieces, by: NDArray[np.uint64], *, ahead: bool) -> NDArray[np.bool_]:
+        """Return which of the pieces the processes of some leases need, or only expect to: bool [pieces]."""
+        bits, held = self.bits(ahead=ahead), np.zeros(len(pieces), np.bool_)
+        for word in np.flatnonzero(by[: len(bits)]):
+            held |= (bits[word, pieces] & by[word]) != 0
+        return held
+
+    def keep_only(self, alive: NDArray[np.uint64]) -> None:
+        """Forget the leases that are not among `alive`, uint64 [WORDS]."""
+        self.open_in &= alive
+        if self.taken:
+            self._bits[: self.words] &= alive[: self.words, None, None]
 
     @property
     def etag(self) -> str | None:
@@ -112,8 +146,7 @@ class PieceTable:
         """Mark all pieces as unverified, because the machine may have stopped before they were written."""
         self._header["suspect"] |= int(self.taken > 0)
         self.state[self.state != ABSENT] = SUSPECT
-        self.holders[:] = 0
-        self.expected_by[:] = 0
+        self._bits[: self.words] = 0
         self.open_in[:] = 0
 
     @property
@@ -142,9 +175,19 @@ class PieceTable:
 
 def _offsets(count: int) -> list[int]:
     """Return where the columns of `count` pieces begin, then where the file ends."""
-    sizes = [_HEADER.itemsize, count, 4 * count, *2 * [8 * leases.WORDS * count]]
+    sizes = [_HEADER.itemsize, 2 * count, 4 * count, _word_bytes(count) * leases.WORDS]
     offsets: list[int] = np.cumsum([size + -size % _ALIGN for size in sizes]).tolist()
     return offsets
+
+
+def _word_bytes(count: int) -> int:
+    """Return the bytes that 64 leases take: a bit for each piece that is needed, and one where it is expected to be."""
+    return 2 * 8 * count
+
+
+def _taken(count: int, words: int) -> int:
+    """Return the bytes of a table's file that have space on the disk."""
+    return _offsets(count)[2] + words * _word_bytes(count)
 
 
 @final

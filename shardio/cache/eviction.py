@@ -31,9 +31,9 @@ def choose(objects: Iterable[CachedObject], count: int, alive: NDArray[np.uint64
         table = one.table
         if table.taken:
             free = np.flatnonzero(table.state >= SUSPECT)
-            free = free[~(table.holders[free] & alive).any(axis=1)]
+            free = free[~table.held(free, alive, ahead=False)]
             if not also_expected:
-                free = free[~(table.expected_by[free] & alive).any(axis=1)]
+                free = free[~table.held(free, alive, ahead=True)]
             idle = not (table.open_in & alive).any()
             used = table.used[free].astype(np.int64)
             found.append((one, free, used - (1 << 40) if idle else -used))

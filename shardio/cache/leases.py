@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..system.directory import Directory
 
-MOST = 128
+MOST = 1024
 """The most processes that may use a cache at once: each has one bit."""
 
 WORDS = MOST // 64

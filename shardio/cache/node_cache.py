@@ -49,7 +49,7 @@ from . import eviction, leases
 from .cached_object import ABSENT, PRESENT, SUSPECT, CachedObject, Parts, Pieces, PieceTable
 from .private_folder import lasting_path, no_cache, no_part, private_folder, private_place, refusing_links
 
-VERSION = 1
+VERSION = 2
 _STATE = np.dtype(
     [("version", "<i8"), ("changing", "<i8"), ("clock", "<i8"), ("used", "<i8"),
      ("leases", "<u8", leases.WORDS), ("limits", "<i8", leases.MOST), ("boot", "S36"), ("room", "<i8")]
@@ -175,8 +175,8 @@ class NodeCache:
         with refusing_links():
             self._state_file = self._directory.open("state", os.O_RDWR | os.O_CREAT)
         weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
-        portable.allocate(self._state_file, mmap.PAGESIZE)
-        self._state = np.frombuffer(mmap.mmap(self._state_file, mmap.PAGESIZE), _STATE, 1)[0]
+        portable.allocate(self._state_file, _STATE.itemsize)
+        self._state = np.frombuffer(mmap.mmap(self._state_file, _STATE.itemsize), _STATE, 1)[0]
         self._lock: int | None = None
         self._begin()
         forks.reset_in_children(self)
@@ -289,20 +289,7 @@ class NodeCache:
             CacheError: the cache has pieces of an object of another size, or the disk is full.
         """
         with self._changing():
-            while True:
-                try:
-                    files, tables = self._folders_of(group)
-                    if size is not None and tables.kind(name) is None:
-                        files.unlink(name)
-                        self._objects.pop((group, name), None)
-                        PieceTable.make(tables, name, self._directory, size)
-                    known = self._load(group, name)
-                    break
-                except OSError as error:
-                    if error.errno not in FULL:
-                        raise
-                    if not self._free_disk(PIECE):
-                        raise CacheError(self.full_message) from error
+            known = self._with_space(partial(self._made, group, name, size))
             if size is not None and known.table.size != size:
                 folder = self.folder / "files" / group
                 raise CacheError(
@@ -313,6 +300,25 @@ class NodeCache:
             known.table.open_in |= self._bit
         self._tell()
         return known
+
+    def _made(self, group: str, name: str, size: int | None) -> CachedObject:
+        files, tables = self._folders_of(group)
+        if size is not None and tables.kind(name) is None:
+            files.unlink(name)
+            self._objects.pop((group, name), None)
+            PieceTable.make(tables, name, self._directory, size)
+        return self._load(group, name)
+
+    def _with_space(self, make: Callable[[], T]) -> T:
+        """Call a function that takes space on the disk, and evict pieces while the disk is full."""
+        while True:
+            try:
+                return make()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                if not self._free_disk(PIECE):
+                    raise CacheError(self.full_message) from error
 
     def _load(self, group: str, name: str) -> CachedObject:
         if (known := self._objects.get((group, name))) is not None:
@@ -348,6 +354,11 @@ class NodeCache:
         with self._changing():
             absent = _to_fetch(parts)
             needed = sum(int(np.count_nonzero(one.table.state[pieces] == ABSENT)) for one, pieces in absent) * PIECE
+            words = self._word + 1
+            for one, _ in parts:
+                if one.table.words < words:
+                    tables = self._folders_of(one.path.parent.name)[1]
+                    self._with_space(partial(one.table.add_words, tables, words))
             for one, pieces in parts:
                 self._need(one, pieces, ahead)
             has_room = False
@@ -496,16 +507,14 @@ class NodeCache:
         if needs is None:
             needs = self._needs[one.path, ahead] = np.zeros(len(one.table.state), np.uint16)
         needs[pieces] += 1
-        bits = one.table.expected_by if ahead else one.table.holders
-        bits[pieces, self._word] |= self._bit[self._word]
+        one.table.bits(ahead=ahead)[self._word, pieces] |= self._bit[self._word]
 
     def _need_no_more(self, one: CachedObject, pieces: Pieces, ahead: bool) -> Pieces:
         """Forget one need of each piece; return those that this process needs no more."""
         needs = self._needs[one.path, ahead]
         needs[pieces] -= 1
         free: Pieces = pieces[needs[pieces] == 0]
-        bits = one.table.expected_by if ahead else one.table.holders
-        bits[free, self._word] &= ~self._bit[self._word]
+        one.table.bits(ahead=ahead)[self._word, free] &= ~self._bit[self._word]
         return free
 
     def _make_room(self, size: int, *, also_expected: bool = True) -> bool:
@@ -662,13 +671,11 @@ class NodeCache:
         if not dead:
             return
         alive = ~leases.as_words(dead)
-        fetching = np.zeros(256, np.bool_)
+        fetching = np.zeros(PRESENT + 1, np.bool_)
         fetching[[number + 1 for number in range(leases.MOST) if dead >> number & 1]] = True
         for one in self.objects():
-            one.table.open_in &= alive
+            one.table.keep_only(alive)
             if one.table.taken:
-                one.table.holders &= alive
-                one.table.expected_by &= alive
                 self._state["used"] -= one.drop(np.flatnonzero(fetching[one.table.state]))
         self._state["leases"] &= alive  # last: a process that is killed meanwhile leaves them to be buried again
 
