@@ -5,6 +5,24 @@ does, three things go wrong: a finalizer swallows the exception; a Condition, an
 ever; and `Thread.start` and `Thread.join` wait for those. So what a training loop calls uses only C's own locks and
 `queue.SimpleQueue`, which a signal leaves intact, and has everything else done here. The finalizers of what a loop
 drops run here as well; a file, which a dataset closes when it is dropped, needs no such care.
+
+This and the other modules with threads rely on details of CPython that the language doesn't promise. Each has a test in
+`tests/system/test_cpython.py`, which fails where the detail doesn't hold:
+
+1. A signal handler runs between two bytecodes, never inside a C function, and not between a C lock's `__enter__` and
+   the body of its `with`. So `with Lock()`, a queue's `put` and a C function as the callback of a weak reference run
+   to their end: here, `Departures`, `at_exit._open`, and the locks of `Pipeline` and `NodeCache`.
+2. `SimpleQueue.put` is reentrant: a signal handler or a finalizer may call it on the queue that its thread uses.
+3. An object goes with its last reference, at once and on the thread that drops it; the objects of a reference cycle
+   go when the garbage collector finds them, and their weak references still call back. So files close, the memory of
+   batches returns to its pool (`loader/batch/memory.py`), and `_Token` begins a call.
+4. One operation on a list, dict or deque is atomic. So threads share `_idle`, `_busy`, `at_exit.awaited_calls`, the
+   turns that workers leave behind (`loader/workers/pipeline.py`) and idle decoders (`engines/fused_images.py`) without
+   a lock, copy a dict by `list` while others change it, and make one helper per process by `setdefault`.
+5. Threads see what other threads assign in the order in which it was assigned: if one thread sets A and then reads B,
+   and another sets B and then reads A, at least one sees what the other set: `Pipeline.rest` and the workers.
+6. Functions of `atexit` run before the interpreter strikes daemon threads, so `at_exit` waits for these there. Threads
+   that are left after that are unwound when they come back from C up to Python 3.13, and hang from 3.14 on.
 """
 
 import _thread
