@@ -1,8 +1,9 @@
-"""Shared parts of the smaller benchmarks: options, alternating runs, and a result that describes the machine."""
+"""Shared parts of the smaller benchmarks: options, rates, alternating runs, a result that describes the machine."""
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -19,6 +20,14 @@ def options(description: str | None, rounds: int = 5) -> argparse.ArgumentParser
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
+
+
+def rate(loader: Iterable[Mapping[str, Any]], seconds: float = 0.0) -> float:
+    """Samples per second over whole epochs: one, or as many as take at least `seconds`."""
+    begun, samples = time.perf_counter(), 0
+    while not samples or time.perf_counter() < begun + seconds:
+        samples += sum(len(batch["index"]) for batch in loader)
+    return samples / (time.perf_counter() - begun)
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:

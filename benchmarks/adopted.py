@@ -26,7 +26,7 @@ import numpy as np
 from webdataset import ShardWriter
 
 import shardio
-from benchmarks._results import finish, options
+from benchmarks._results import finish, options, rate
 from benchmarks._workloads import WORKLOADS, photos
 from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
@@ -134,11 +134,7 @@ def _rate(path: Path, batch_size: int, decode: bool, options: dict[str, Any]) ->
     loader = shardio.Loader(path, batch_size, threads=2, seed=0, world=shardio.World(), **options)
     for _ in loader:
         pass
-    count, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < SECONDS:
-        for _ in loader:
-            count += batch_size
-    return count / (time.perf_counter() - begun)
+    return rate(loader, SECONDS)
 
 
 def _reads(path: Path, batch_size: int) -> float:

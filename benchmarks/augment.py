@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import shardio
-from benchmarks._results import finish, in_turns, options
-from benchmarks.pixels import THREADS, loader, pack, rate
+from benchmarks._results import finish, in_turns, options, rate
+from benchmarks.pixels import THREADS, loader, pack
 from shardio.transforms import Transform
 
 PLAIN = "crop, flip"

@@ -7,7 +7,6 @@ Two workers everywhere. Processes and DataLoader workers run before the clock st
 """
 
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 
 import shardio
-from benchmarks._results import finish, in_turns, options
+from benchmarks._results import finish, in_turns, options, rate
 
 RECORDS, BATCH, WORKERS = 4096, 64, 2
 
@@ -44,14 +43,6 @@ class Records(torch.utils.data.Dataset[dict[str, Any]]):
         if self._file is None:
             self._file = h5py.File(self._path)
         return heavy({"x": torch.from_numpy(self._file["x"][index]), "index": index})
-
-
-def rate(batches: Any) -> float:
-    """Samples per second of one epoch."""
-    begun, samples = time.perf_counter(), 0
-    for batch in batches:
-        samples += len(batch["index"])
-    return samples / (time.perf_counter() - begun)
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ absolute difference, that of the image furthest apart, and the largest of all, o
 program that only decodes the same crops with the same settings, in turns.
 """
 
-import argparse
 import json
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
@@ -23,7 +22,7 @@ import numpy as np
 import shardio
 from benchmarks._limits import compile_limit
 from benchmarks._processes import run
-from benchmarks._results import finish
+from benchmarks._results import finish, options, rate, turns
 from shardio.engines.fused_images import Decode
 from shardio.transforms import Transform
 
@@ -61,14 +60,6 @@ def apart(loaders: dict[str, shardio.Loader]) -> dict[str, float]:
     return {"mean": round(float(np.mean(means)), 3), "furthest image": round(max(means), 3), "largest": largest}
 
 
-def rate(one: shardio.Loader, seconds: float) -> float:
-    """Images per second over whole epochs."""
-    begun, count = time.perf_counter(), 0
-    while time.perf_counter() < begun + seconds:
-        count += sum(len(batch["index"]) for batch in one)
-    return count / (time.perf_counter() - begun)
-
-
 def measure(folder: Path, work: Path, rounds: int, seconds: float) -> dict[str, Any]:
     """The figures of one folder."""
     dataset = work / folder.name
@@ -81,12 +72,11 @@ def measure(folder: Path, work: Path, rounds: int, seconds: float) -> dict[str, 
     for name, transforms in TRANSFORMS.items():
         loaders = {decode: loader(dataset, transforms, decode, batch_size) for decode in get_args(Decode)}
         difference = apart(loaders)
-        rates: dict[str, list[float]] = {f"{kind} {d}": [] for kind in ("shardio", "limit") for d in loaders}
-        for _ in range(rounds):
-            for decode, one in loaders.items():
-                rates[f"shardio {decode}"].append(rate(one, seconds))
-                command = [str(program), str(names), str(THREADS), str(seconds), decode, name]
-                rates[f"limit {decode}"].append(json.loads(run(command))["images_per_s"])
+        runs = {f"shardio {decode}": partial(rate, one, seconds) for decode, one in loaders.items()}
+        for decode in loaders:
+            command = [str(program), str(names), str(THREADS), str(seconds), decode, name]
+            runs[f"limit {decode}"] = partial(_limit, command)
+        rates = turns(runs, rounds)
         ratios = {
             "fast of exact": ("shardio fast", "shardio exact"),
             "exact of its limit": ("shardio exact", "limit exact"),
@@ -102,13 +92,15 @@ def measure(folder: Path, work: Path, rounds: int, seconds: float) -> dict[str, 
     return figures
 
 
+def _limit(command: list[str]) -> float:
+    return float(json.loads(run(command))["images_per_s"])
+
+
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("photos", type=Path, nargs="+", help="folders of JPEG photos")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         figures = {folder.name: measure(folder, Path(work), args.rounds, args.seconds) for folder in args.photos}

@@ -8,7 +8,6 @@ rate of `auto` over that of the best.
 """
 
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,22 +16,13 @@ from typing import Any
 import numpy as np
 
 import shardio
-from benchmarks._results import finish, in_turns, options
+from benchmarks._results import finish, in_turns, options, rate
 from shardio.conversion import source
 from shardio.conversion.api import convert
 from shardio.system import cpus
 from shardio.transforms import Transform
 
 SETTLE, TURN = 4.0, 1.5  # seconds
-
-
-def rate(loader: shardio.Loader, seconds: float) -> float:
-    """Samples per second over whole epochs of at least `seconds`."""
-    begun, samples = time.perf_counter(), 0
-    while time.perf_counter() - begun < seconds:
-        for batch in loader:
-            samples += len(batch["index"])
-    return samples / (time.perf_counter() - begun)
 
 
 def arrays(path: Path, count: int, shape: tuple[int, ...], dtype: str) -> None:

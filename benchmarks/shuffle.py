@@ -11,7 +11,6 @@ Rates: records of 3 KB in tar shards, dropped from the page cache before each ep
 
 import os
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import shardio
-from benchmarks._results import finish, in_turns, options
+from benchmarks._results import finish, in_turns, options, rate
 from shardio.order.plan import Shuffle
 
 SAMPLES, CLASSES, BATCH = 1_000_000, 1000, 256
@@ -55,11 +54,7 @@ def cold_rate(path: Path, order: dict[str, Any]) -> float:
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-    loader = shardio.Loader(path, BATCH, world=shardio.World(), **order)
-    begun, samples = time.perf_counter(), 0
-    for batch in loader:
-        samples += len(batch["index"])
-    return samples / (time.perf_counter() - begun)
+    return rate(shardio.Loader(path, BATCH, world=shardio.World(), **order))
 
 
 def main() -> None:

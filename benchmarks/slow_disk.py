@@ -29,7 +29,7 @@ import numpy as np
 from rich.console import Console
 
 import shardio
-from benchmarks._results import finish
+from benchmarks._results import finish, options
 from benchmarks._rounds import turns
 from benchmarks._slow_fs import SlowFolder, slow_folder
 from benchmarks._store import kept
@@ -130,14 +130,12 @@ def ratios(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, floa
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, 3)
     parser.add_argument("--latency", type=float, default=5.0, help="milliseconds of each request")
     parser.add_argument("--mbytes", type=float, default=100.0, help="MB/s of the slow disk")
     parser.add_argument("--count", type=int, default=6000, help="arrays of 100 KB")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="kept between runs")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     console, began = Console(stderr=True, highlight=False), time.monotonic()
 

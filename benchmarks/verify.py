@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import shardio
-from benchmarks._results import finish, in_turns, options
-from benchmarks.settings import SETTLE, TURN, rate, workloads
+from benchmarks._results import finish, in_turns, options, rate
+from benchmarks.settings import SETTLE, TURN, workloads
 
 
 def main() -> None:

@@ -7,14 +7,13 @@ are for.
     python benchmarks/versus.py DATASET --same 20 --slower 10 --json versus.json
 """
 
-import argparse
 import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks._results import finish
+from benchmarks._results import finish, options
 from shardio.bench.config import BenchConfig
 from shardio.bench.measurement import measure
 from shardio.bench.versus import ROUNDS, versus
@@ -26,31 +25,29 @@ SLOW_DOWN = 0.10
 
 def main() -> None:
     """Compare, and count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, ROUNDS)
     parser.add_argument("dataset", help="of photos, as made from benchmarks/photos.py")
     parser.add_argument("--same", type=int, default=20)
     parser.add_argument("--slower", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+    args = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     sys.path.insert(0, str(HERE))
-    config = BenchConfig(options.dataset, batch_size=BATCH_SIZE, image_size=224, threads=THREADS, map="planted:nothing")
+    config = BenchConfig(args.dataset, batch_size=BATCH_SIZE, image_size=224, threads=THREADS, map="planted:nothing")
     seconds = measure(replace(config, seconds=5.0)).ranks[0].cpu_seconds_per_1000 * BATCH_SIZE / 1000
     os.environ["PLANTED_CPU_SECONDS"] = str(seconds * SLOW_DOWN / (1 - SLOW_DOWN))
     others = {"same": config, "slower": replace(config, map="planted:hash_a_while")}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in others}
-    for number in range(max(options.same, options.slower)):
+    for number in range(max(args.same, args.slower)):
         for name, other in others.items():
-            if number >= getattr(options, name):
+            if number >= getattr(args, name):
                 continue
-            result = versus(config, other, rounds=options.rounds)
+            result = versus(config, other, rounds=args.rounds)
             single = [second / first for first, second in zip(result.a_rates, result.b_rates, strict=True)]
             found[name].append(asdict(result.comparison) | {"single_pairs": [min(single), max(single)]})
             print(f"{name:8} {result.comparison}", file=sys.stderr, flush=True)
     right = {name: sum(one["finding"] == name for one in found[name]) for name in found}
     counts = {"right": right, "of": {name: len(results) for name, results in found.items()}}
-    finish({"benchmark": "versus", "rounds": options.rounds} | counts | found, options.json)
+    finish({"benchmark": "versus", "rounds": args.rounds} | counts | found, args.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ those of the dataset; medians.
 """
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import shardio
-from benchmarks._results import finish, options, turns
+from benchmarks._results import finish, options, rate, turns
 from benchmarks.before_after import LEAST_SECONDS, LOADED, prepare
 
 BATCHES = {"photos": 256, "tensors": 16, "records": 512}
@@ -62,14 +61,7 @@ def _rate(name: str, dataset: Any) -> Callable[[], float]:
     transforms = crop if name == "photos" else None
     loader = shardio.Loader(dataset, BATCHES[name], transforms=transforms, threads=2, world=shardio.World())
     sum(1 for _ in loader)  # warm up
-    return partial(_measured, loader)
-
-
-def _measured(loader: shardio.Loader) -> float:
-    begun, samples = time.perf_counter(), 0
-    while time.perf_counter() < begun + LEAST_SECONDS:
-        samples += sum(len(batch["index"]) for batch in loader)
-    return samples / (time.perf_counter() - begun)
+    return partial(rate, loader, LEAST_SECONDS)
 
 
 if __name__ == "__main__":
