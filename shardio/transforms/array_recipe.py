@@ -17,7 +17,6 @@ from .arrays import (
     ArrayCut,
     ArrayTransform,
     ArrayWindow,
-    CenterSpatialCrop,
     Move,
     RandomAxisFlip,
     RandomRotate90,
@@ -25,6 +24,7 @@ from .arrays import (
     RandomWindow,
     Shapes,
     Size,
+    SpatialCrop,
 )
 from .normalization import FillMissing, Normalize, Numbers, Precision, ToFloat, ToInt64, along_axes, merged
 from .ragged import Collation, PadTo, Ragged
@@ -263,7 +263,7 @@ class ArrayRecipe:
     def offset_axes(self) -> int:
         """The number of axes that this transform cuts; 0 without one."""
         match None if self.offset is None else self.transforms[self.offset]:
-            case RandomSpatialCrop(size=size) | CenterSpatialCrop(size=size):
+            case SpatialCrop(size=size):
                 return len(self.seen or ()) - 1 if isinstance(size, int) else len(size)
             case RandomWindow():
                 return 1
@@ -317,7 +317,7 @@ class ArrayRecipe:
 def _taken(transforms: Sequence[object]) -> Shape | None:
     """Return the shape of arrays that transforms take of those of any shape; None for any."""
     for transform in transforms:
-        if isinstance(transform, RandomSpatialCrop | CenterSpatialCrop) and not isinstance(transform.size, int):
+        if isinstance(transform, SpatialCrop) and not isinstance(transform.size, int):
             return (None,) * len(transform.size)
         if isinstance(transform, RandomWindow | PadTo | Ragged):
             return (None,)

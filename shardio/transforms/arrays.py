@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,28 @@ Move: TypeAlias = ArrayCrop | ArrayWindow | ArrayFlip | ArrayRotate90
 
 
 @dataclass(frozen=True, slots=True)
-class RandomSpatialCrop:
+class SpatialCrop:
+    """The size of a crop of arrays, which RandomSpatialCrop and CenterSpatialCrop place."""
+
+    size: int | Size
+    offset: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _as_size(self.size))
+        _check_offset(self.offset)
+
+    def block(self, shape: Shape) -> Size:
+        """Return the lengths along the last axes of arrays of this shape."""
+        return _block_size(self.size, len(shape))
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
+        return _cropped_shape(shape, self.block(shape))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomSpatialCrop(SpatialCrop):
     """Crop a block of `size` at a random place.
 
     Args:
@@ -80,59 +101,30 @@ class RandomSpatialCrop:
             arrays of one axis if `size` is an integer: give `(48,)` for those.
     """
 
-    size: int | Size
-    offset: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _as_size(self.size))
-        _check_offset(self.offset)
-
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         size = _block_size(self.size, shapes.shape[1])
         room = shapes[:, -len(size) :] - size + 1
         return (ArrayCrop(np.floor(generator.uniform(len(size)) * room).astype(np.int64), size),)
 
-    def block(self, shape: Shape) -> Size:
-        """Return the lengths along the last axes of arrays of this shape."""
-        return _block_size(self.size, len(shape))
 
-    def out_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
-        return _cropped_shape(shape, _block_size(self.size, len(shape)))
-
-
+@final
 @dataclass(frozen=True, slots=True)
-class CenterSpatialCrop:
+class CenterSpatialCrop(SpatialCrop):
     """Crop the block of `size` in the center.
 
     Args:
-        size: lengths along the last axes, one for each axis that is cropped. An integer is the length of every axis
-            but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
-            So of a mask without channels, (64, 64, 64), an integer does not crop the depth: give (48, 48, 48), or store
-            the mask as (1, 64, 64, 64).
+        size: lengths along the last axes, or an integer for every axis but the first: see RandomSpatialCrop.
         offset: whether to deliver `NAME_offset` too, int64 [B, axes that are cropped]: where the block begins in the
             stored value. A sample without the field, or masked, has 0.
 
     Raises:
-        ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for
-            arrays of one axis if `size` is an integer: give `(48,)` for those.
+        ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that.
     """
-
-    size: int | Size
-    offset: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _as_size(self.size))
-        _check_offset(self.offset)
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         size = _block_size(self.size, shapes.shape[1])
         corners = (shapes[:, -len(size) :] - size) // 2
         return (ArrayCrop(np.broadcast_to(corners, (len(generator.indices), len(size))), size),)
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
-        return _cropped_shape(shape, _block_size(self.size, len(shape)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,22 @@ class MixParams:
 
 
 @dataclass(frozen=True, slots=True)
-class MixUp:
+class _BetaMixing:
+    """The arguments that MixUp and CutMix share."""
+
+    num_classes: int
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_classes, int) or self.num_classes < 1:
+            raise ConfigError(f"num_classes must be a whole number of at least 1, got {self.num_classes!r}")
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"alpha must be above 0, got {self.alpha!r}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MixUp(_BetaMixing):
     """Blend each image with the one before it: `share * image + (1 - share) * previous`.
 
     `share` is drawn from Beta(alpha, alpha), once per batch. Images must be floats: end the transforms with ToFloat or
@@ -49,19 +64,14 @@ class MixUp:
         ConfigError: if an argument is out of range.
     """
 
-    num_classes: int
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_arguments(self.num_classes, self.alpha)
-
     def draw(self, size: tuple[int, int], valid: Mask, generator: RandomGenerator) -> MixParams:
         """Draw how to mix images of (height, width) pixels, of which those with a true `valid`, bool [B], take part."""
         return MixParams(_partners(valid), float(generator.beta(self.alpha)[0]))
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class CutMix:
+class CutMix(_BetaMixing):
     """Replace a box of each image by that of the one before it.
 
     The fraction of the image that remains is drawn from Beta(alpha, alpha), once per batch, and the box's center
@@ -75,12 +85,6 @@ class CutMix:
     Raises:
         ConfigError: if an argument is out of range.
     """
-
-    num_classes: int
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_arguments(self.num_classes, self.alpha)
 
     def draw(self, size: tuple[int, int], valid: Mask, generator: RandomGenerator) -> MixParams:
         """Draw how to mix images of (height, width) pixels, of which those with a true `valid`, bool [B], take part."""
@@ -136,10 +140,3 @@ def _partners(valid: Mask) -> NDArray[np.int64]:
     partners = np.arange(len(valid))
     partners[rows] = np.roll(rows, 1)
     return partners
-
-
-def _check_arguments(num_classes: int, alpha: float) -> None:
-    if not isinstance(num_classes, int) or num_classes < 1:
-        raise ConfigError(f"num_classes must be a whole number of at least 1, got {num_classes!r}")
-    if not 0 < alpha < math.inf:
-        raise ConfigError(f"alpha must be above 0, got {alpha!r}")
