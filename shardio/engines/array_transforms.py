@@ -56,7 +56,7 @@ def transform_arrays(
     Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself. If
     `missing` is given, of the same shape, write there which values the recipe filled.
     """
-    moved = [_moved(array, moves, row) for row, array in enumerate(arrays)] if moves else [arrays]
+    moved = [_moved(array, moves, row, np) for row, array in enumerate(arrays)] if moves else [arrays]
     outs, marks = (each if each is None else [*each] if moves else [each] for each in (out, missing))
     if _converted_in_one_pass(moved, recipe, outs or [], marks):
         return
@@ -82,7 +82,7 @@ def transform_each(
     Return the results, of `delivered_dtype`, and which of their values the recipe filled, [] if it fills none: the
     arrays of `out` and `missing` if they are given, else new arrays, or views of the arrays given.
     """
-    moved = [_moved(array, moves, row) for row, array in enumerate(arrays)]
+    moved = [_moved(array, moves, row, np) for row, array in enumerate(arrays)]
     fills = recipe.filling is not None
     if out is None and recipe.conversion is None and not fills:
         return [array if _is_plain(array) else array.copy("C") for array in moved], []
@@ -120,7 +120,7 @@ def _write(
 
     `scratch` holds float32 of as many rows where `out` does not.
     """
-    floats = out if scratch is None else scratch[: len(out)]  # whole numbers, or as stored, where nothing converts
+    floats = out if scratch is None else scratch[: len(out)]  # integers, or as stored, where nothing converts
     filling, marks = recipe.filling, None if marks is None else marks[: len(out)]
     if filling is not None and marks is not None:
         _find_missing(moved, filling, marks)
@@ -168,7 +168,7 @@ def first_overflow(
     ):
         return None
     for row, array in enumerate(arrays):
-        moved = _moved(array, moves, row)
+        moved = _moved(array, moves, row, np)
         lost = np.isfinite(moved) & _overflows(moved[None], conversion)[0]
         for number in () if filling is None else filling.missing:
             lost &= moved != number
@@ -226,8 +226,8 @@ def _overflows(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.
     return infinite
 
 
-def _moved(array: NDArray[Any], moves: Sequence[Move], row: int) -> NDArray[Any]:
-    """Return a view of an array, moved as the moves of this row of the batch say."""
+def _moved(array: Any, moves: Sequence[Move], row: int, library: Any) -> Any:
+    """Return a view of an array or tensor, moved as the moves of this row say; `library` is numpy or torch."""
     for move in moves:
         match move:
             case ArrayCrop():
@@ -235,9 +235,10 @@ def _moved(array: NDArray[Any], moves: Sequence[Move], row: int) -> NDArray[Any]
             case ArrayWindow():
                 array = array[_window(move, row)]
             case ArrayFlip():
-                array = np.flip(array, move.axis) if move.mask[row] else array
+                array = library.flip(array, (move.axis,)) if move.mask[row] else array
             case ArrayRotate90():
-                array = np.rot90(array, int(move.quarters[row]), move.axes)
+                quarters = int(move.quarters[row])
+                array = library.rot90(array, quarters, move.axes) if quarters else array
     return array
 
 
@@ -298,18 +299,7 @@ def _moved_tensor(arrays: torch.Tensor, out_shape: tuple[int, ...], moves: Seque
     arrays, dtype = arrays.view(_SIGNED.get(arrays.dtype, arrays.dtype)), arrays.dtype
     out = arrays.new_empty((len(arrays), *out_shape))
     for row, array in enumerate(arrays):
-        for move in moves:
-            match move:
-                case ArrayCrop():
-                    array = array[_block(move, row)]
-                case ArrayWindow():
-                    array = array[_window(move, row)]
-                case ArrayFlip():
-                    array = array.flip(move.axis) if move.mask[row] else array
-                case ArrayRotate90():
-                    quarters = int(move.quarters[row])
-                    array = torch.rot90(array, quarters, move.axes) if quarters else array
-        out[row] = array
+        out[row] = _moved(array, moves, row, torch)
     return out.view(dtype)
 
 
