@@ -134,7 +134,7 @@ def path_column(column: Column, root: Path, place: str) -> Column:
     """
     if column.field.kind not in ("text", "bytes", "image"):
         raise SourceError(
-            "{}: {path} must name columns of text, {!r} is {}", place, column.name, describe_field(column.field)
+            "{}: {path} must name columns of strings, {!r} is {}", place, column.name, describe_field(column.field)
         )
     return replace(column, field=Field("bytes"), root=root)
 

@@ -60,7 +60,7 @@ def open_dicom(files: Sequence[Stream | Path], options: ReadOptions) -> OpenedAr
     shape = (len(heads), *shapes[0]) if len(heads) > 1 else shapes[0]
     notes = ["MONOCHROME1: larger numbers are darker, and stay as they are"] if inverted else []
     if frames == []:
-        notes.append("frames lie at the same places, or in several directions, and stay in their order in the file")
+        notes.append("frames lie at the same positions, or in several directions, and stay in their order in the file")
 
     def read() -> NDArray[Any]:
         if len(order) == 1:

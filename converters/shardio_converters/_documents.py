@@ -110,7 +110,7 @@ class Documents:
         for name, key in self.names.items():
             value, field = row.get(key), self.fields[name]
             if name == "text" and not isinstance(value, str):
-                told = "no text" if value is None else f"expected text, got {repr(value)[:40]}"
+                told = "no text" if value is None else f"expected a string, got {repr(value)[:40]}"
                 raise BadSample(f"{self.place(index)}, key {key!r}: {told}")
             if value is None and (field.kind != "json" or key not in row):
                 sample[name] = Missing(f"{self.place(index)}, key {key!r}: {'null' if key in row else 'not there'}")

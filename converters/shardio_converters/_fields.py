@@ -236,7 +236,7 @@ def check_characters(rows: NDArray[Any]) -> NDArray[Any]:
     if rows.dtype.kind == "U" and rows.nbytes:
         native = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
         if (largest := int(native.view(np.uint32).max())) > _LAST_CHARACTER:
-            raise BadSample(f"not text: {largest:#x} is not the number of a character")
+            raise BadSample(f"not a string: {largest:#x} is not the code point of a character")
     return rows
 
 

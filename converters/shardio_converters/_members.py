@@ -77,7 +77,7 @@ class MemberField:
         try:
             return int(data.removeprefix(BOM_UTF8))
         except ValueError as error:
-            raise BadSample(f"not a whole number: {data[:40]!r}") from error
+            raise BadSample(f"not an integer: {data[:40]!r}") from error
 
     def stored_span(self, data: bytes) -> tuple[int, int]:
         """Return where the stored bytes are in a file, offset and size: those of most arrays behind the .npy header."""

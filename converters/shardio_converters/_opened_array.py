@@ -20,7 +20,7 @@ from shardio.system.seekable import Seekable
 Orientation: TypeAlias = Literal["stored", "RAS"]
 
 _ANY = 64 << 20  # bytes of an array of any file
-_NEAR = 1e-3  # of a whole number
+_NEAR = 1e-3  # of an integer
 PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
 OF_ZSTD = 1 << 15  # the same of zstd, which makes four bytes of 128 KiB of zeros
 
@@ -40,7 +40,7 @@ class OpenedArray:
         space: the affine of the first three axes, in mm to the right, anterior and superior, if that is stated.
         notes: what its user should know of the values.
         unapplied: by name, what its header states of the values that `ReadOptions.rescale` would apply.
-        scaled: whether the values are whole numbers that the file scales.
+        scaled: whether the values are integers that the file scales.
         per_byte: the most bytes of values that a byte of the file holds.
     """
 
@@ -163,7 +163,7 @@ def rescaled_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def off_whole(values: NDArray[Any]) -> float:
-    """Return how far values are from whole numbers at most; infinity if that is not near, as labels are."""
+    """Return how far values are from integers at most; infinity if that is not near, as labels are."""
     off = 0.0
     for some in (values.flat[: 1 << 12], values):  # what holds no labels mostly ends with the first
         off = float(np.abs(some - np.rint(some)).max(initial=0.0))

@@ -184,7 +184,7 @@ class _Cells:
 
     def add_path(self, path: Any) -> None:
         if not isinstance(path, str):
-            raise TypeError(f"a path is text, got {_to_json(path)[:40]}")
+            raise TypeError(f"a path must be a string, got {_to_json(path)[:40]}")
         os.fsencode(path)
         self.texts.append(path)
 
@@ -307,7 +307,7 @@ class Types:
         self._exact, self._int64 = self._exact and other._exact, self._int64 and other._int64
 
     def field(self) -> Field:
-        """Text, or a scalar: booleans, whole numbers, or numbers that float64 holds exactly; else JSON."""
+        """Text, or a scalar: booleans, integers, or numbers that float64 holds exactly; else JSON."""
         if self._types == {str}:
             return Field("text")
         if self._types == {bool}:
@@ -320,7 +320,7 @@ class Types:
 
 
 def _of_json(cells: _Cells) -> Column:
-    """A column of booleans, whole numbers, numbers or texts if all cells are of that type, else of JSON."""
+    """A column of booleans, integers, numbers or texts if all cells are of that type, else of JSON."""
     field = cells.types.field()
     if field.kind == "text":
         return Column(field, StringArray(json.loads(text) if text else "" for text in cells.texts))

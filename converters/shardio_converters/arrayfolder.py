@@ -241,7 +241,7 @@ class ArrayFolder(DataclassSource):
                 values, dtype = opened.values(), np.dtype(self.arrays[name].dtype)
                 if name in self.labels:
                     if off_whole(values) == math.inf:
-                        raise BadSample(Message("{round} takes labels within 1e-3 of whole numbers, here are others"))
+                        raise BadSample(Message("{round} takes labels within 1e-3 of integers, here are others"))
                     values = np.rint(values)
                 arrays[name] = values.astype(dtype, copy=False) if np.can_cast(values.dtype, dtype) else values
             if name in self.affines:
@@ -300,16 +300,14 @@ def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
             remarks.append(Message(rule + "{rescale:True} does", name, told))
         if (off := _labels_off(found.values(), source.options.round)) is not None:
             labels |= {name}
-            rule = (
-                "the values of {!r} are whole numbers but for up to {:.2g}, as scaled labels: {round:True} rounds them"
-            )
+            rule = "the values of {!r} are integers but for up to {:.2g}, as scaled labels: {round:True} rounds them"
             remarks += [Message(rule, name, off)] if off and source.options.round is None else []
         if all(one.affine is not None for one in found.values()):
             affines[name] = "affine" if len(source.paths) == 1 else f"{name}_affine"
     if clash := {*arrays, *affines.values()} & source.columns.keys():
         raise ConfigError("two columns would be the field {!r}; rename one with {field}, path or fields", min(clash))
     if source.options.round and not labels:
-        raise ConfigError(Message("{round} takes labels within 1e-3 of whole numbers, and those looked at are not"))
+        raise ConfigError(Message("{round} takes labels within 1e-3 of integers, and those looked at are not"))
     differing = _axes_remarks(opened, hints) if source.options.orientation is None else []
     return replace(
         source, arrays=with_optional(arrays, lacked), affines=affines, remarks=(*remarks, *differing),
@@ -328,7 +326,7 @@ def _unapplied(found: Iterable[OpenedArray]) -> str:
 
 
 def _labels_off(found: Iterable[OpenedArray], wanted: bool | None) -> float | None:
-    """How far from whole numbers the labels in some of these arrays are; None if they are no labels."""
+    """How far from integers the labels in some of these arrays are; None if they are no labels."""
     those = [one for one in found if one.dtype.kind == "f" and (wanted or one.scaled)] if wanted is not False else []
     most, some = 0.0, False  # a mask may be empty
     for number in evenly_spaced(len(those), _READ):

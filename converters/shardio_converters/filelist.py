@@ -43,7 +43,7 @@ def filelist(
 ) -> "FileList":
     """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
 
-    Tables have a header. A column of whole numbers becomes an int64 scalar, one of other numbers a float64 scalar, any
+    Tables have a header. A column of integers becomes an int64 scalar, one of other numbers a float64 scalar, any
     other text. Only numbers in their usual form count as numbers: `007` and `+49` are text. JSON lines are objects with
     the same keys; where all rows hold booleans, numbers or strings, these become scalars or text, anything else becomes
     json. Files that begin like an image become the field `image`; others, such as audio, the field that their column is

@@ -66,9 +66,9 @@ def hdf5(
     Takes one file, a directory, or a pattern such as "runs/*.h5" (quote it). Of a directory it takes the files that are
     HDF5 by their content, whatever their names. Several files are read in the order of their names, and must hold the
     same datasets. Each dataset becomes a field: numbers
-    become scalars or arrays, strings text, opaque values bytes, and enumerations whole numbers. Rows of uint8 that vary
+    become scalars or arrays, strings text, opaque values bytes, and enumerations integers. Rows of uint8 that vary
     in length become bytes, or images if they begin like one; such rows of other numbers become ragged arrays. Each
-    member of a compound dataset becomes a field of its own. A group of just `data` and `offsets` (n+1 whole numbers),
+    member of a compound dataset becomes a field of its own. A group of just `data` and `offsets` (n+1 integers),
     which is how shardio stores values of varying size, becomes bytes or images if its data is uint8 of one axis, and
     ragged arrays of any other numbers. References,
     bitfields, datetimes, long doubles, single values and variable-length numbers in a foreign byte order are left out,

@@ -34,7 +34,7 @@ _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: 
 def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
     """IDX files, the format of MNIST: a file of images and a file of labels in one directory.
 
-    Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. Files are recognized by their content, not
+    Images are uint8 [n, h, w] or [n, h, w, 3], labels integers [n]. Files are recognized by their content, not
     their names; other files are ignored. Images are stored as PNG, which is lossless. Without a file of labels, samples
     have no label. Each process that reads gzipped files unpacks them to unnamed temporary files in TMPDIR.
 
@@ -61,7 +61,7 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
     labels = [file for file in found if file.holds_labels]
     if others := [file for file in found if not file.holds_images and not file.holds_labels]:
         raise SourceError(
-            f"{others[0]} is neither images, uint8 [n, h, w] or [n, h, w, 3], nor labels, whole numbers [n]:"
+            f"{others[0]} is neither images, uint8 [n, h, w] or [n, h, w, 3], nor labels, integers [n]:"
             f" it holds {others[0].dtype} {list(others[0].shape)}"
         )
     if not pictures:

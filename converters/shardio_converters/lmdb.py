@@ -282,7 +282,7 @@ class Lmdb(LocatedSource):
                     raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
         if self._layout.integers:
-            raise BadSample("the keys are integers, which are no text in the file: convert it")
+            raise BadSample("the keys are integers, which the file doesn't hold as strings: convert it")
         text = {} if (span := self._text(index)) is None else {"text": span}
         return {self._field.kind: (start, size), **text, "key": self._keys[index].tolist()}
 

@@ -239,7 +239,7 @@ def _rows(
     found = parquet(src, fields={"text": main, **others}, sort=sort)
     if found.fields["text"].kind != "text":
         kind = describe_field(found.fields["text"])
-        raise ConfigError("{}: {text_field} must name a column of text, {!r} is {}", place, main, kind)
+        raise ConfigError("{}: {text_field} must name a column of strings, {!r} is {}", place, main, kind)
     return found, rename_remarks(fields, others)
 
 

@@ -310,7 +310,7 @@ def _field(seen: Sequence[_Seen]) -> Field:
     if all(feature.text for feature in seen):
         return Field("text" if lone else "json")
     if not lone:
-        raise SourceError(f"it has {max(counts)} bytes values in one record, and not all are text")
+        raise SourceError(f"it has {max(counts)} bytes values in one record, and not all are strings")
     return Field("bytes")
 
 

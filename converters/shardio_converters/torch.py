@@ -194,7 +194,7 @@ def _length(name: str, dataset: Any) -> int:
     lacks = [method for method in ("__len__", "__getitem__") if not hasattr(dataset, method)]
     if isinstance(dataset, IterableDataset) or lacks:
         raise SourceError(
-            f"{name} must be a map-style Dataset, with a length and samples by number; it is iterable or not a Dataset:"
+            f"{name} must be a map-style Dataset, with a length and samples by index; it is iterable or not a Dataset:"
             f" {type(dataset).__name__}"
         )
     count = _run(f"the length of {name}", lambda: len(dataset))

@@ -10,12 +10,12 @@ from ..output.shard_writer import Encoded
 from ..system.units import counted
 
 ROTATED, DEEP = "rotated by a tag", "of 16 bits: "
-SIZE, TURN, TAG = "pairs: size", "pairs: turn", "pairs: tag"
-"""How an image and its mask differ: in size, by a quarter turn alone, in their orientation tags."""
+SIZE, AXES, TAG = "pairs: size", "pairs: turn", "pairs: tag"
+"""How an image and its mask differ: in size, by a rotation by 90 degrees alone, in their orientation tags."""
 
 _WORDS = {
     SIZE: "of different sizes",
-    TURN: "equal in size but for a quarter turn",
+    AXES: "equal in size but for a rotation by 90 degrees",
     TAG: "with different orientation tags, which {orient:True} applies, as Loader(orient=True) does",
 }
 
@@ -67,9 +67,9 @@ def rotated_notes(counts: Mapping[str, int], source: str, advice: str = "", *, p
     if not (count := counts.get(ROTATED, 0)):
         return []
     others = "datasets does not" if source == "huggingface" else "torchvision does"
-    told = "an EXIF tag rotates or mirrors {}, which a Loader ignores, as {}: {}Loader(orient=True) turns them"
+    told = "an EXIF tag rotates or flips {}, which a Loader ignores, as {}: {}Loader(orient=True) rotates them"
     if pixels:
-        told = "an EXIF tag rotates or mirrors {}, and pixels have no tag: {orient:True} stores them upright"
+        told = "an EXIF tag rotates or flips {}, and pixels have no tag: {orient:True} stores them upright"
     return [Message(told, counted(count, "image"), others, advice)]
 
 
@@ -83,6 +83,6 @@ def total(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 def _difference(size: tuple[int, int], tag: int, other: tuple[int, int], other_tag: int) -> str:
     if tag != other_tag:
-        upright, other_upright = (one[::-1] if turn >= 5 else one for one, turn in ((size, tag), (other, other_tag)))
+        upright, other_upright = (one[::-1] if kind >= 5 else one for one, kind in ((size, tag), (other, other_tag)))
         return TAG if size == other or upright == other_upright else SIZE
-    return "" if size == other else TURN if size == other[::-1] else SIZE
+    return "" if size == other else AXES if size == other[::-1] else SIZE

@@ -13,7 +13,7 @@ from PIL import Image
 
 from .. import native
 from ..engines.image_decoding import decode_mask
-from ..engines.orientation import TURNS, Turn, turned
+from ..engines.orientation import TRANSPOSITIONS, Transposition, transpose
 from ..errors import BadSample, ConfigError, Message, Option
 from ..format.images import (
     ImageInfo,
@@ -53,12 +53,12 @@ _PNG_COMPRESSION = 6  # fixed, so that the same pixels always give the same byte
 class ReencodeOptions:
     """Options for re-encoding image files; the default changes nothing.
 
-    An image is re-encoded if it has to shrink or to be turned, or if `recompress` asks for it. The result is a baseline
-    JPEG: Huffman codes, YCbCr 4:2:0, or grey if the image was grey. It keeps the EXIF orientation, unless `orient`
-    applies that to the pixels; all other metadata (EXIF, ICC profiles, comments) is dropped. Only a PNG that merely
-    shrinks or turns stays a PNG, with its transparency and bit depth. Shrinking averages pixels, but of a mask, which
-    only shrinks or turns, it takes the nearest pixel, as Pillow does; the result is a PNG of grey levels. All other
-    images are returned byte for byte.
+    An image is re-encoded if it has to shrink or to be rotated, or if `recompress` asks for it. The result is a
+    baseline JPEG: Huffman codes, YCbCr 4:2:0, or grey if the image was grey. It keeps the EXIF orientation, unless
+    `orient` applies that to the pixels; all other metadata (EXIF, ICC profiles, comments) is dropped. Only a PNG that
+    merely shrinks or is rotated stays a PNG, with its transparency and bit depth. Shrinking averages pixels, but of a
+    mask, which only shrinks or is rotated, it takes the nearest pixel, as Pillow does; the result is a PNG of grey
+    levels. All other images are returned byte for byte.
 
     A JPEG whose coding alone is unsuitable (progressive, arithmetic, several scans) keeps every pixel: its coefficients
     are written in another order. Other JPEGs are shrunk without a detour over RGB, at twice the speed of OpenCV, and
@@ -82,9 +82,9 @@ class ReencodeOptions:
             frame, as a JPEG if the format is lossy, else as a PNG; `"if-needed"` for these, and for JPEGs that hardware
             decoders do not take: progressive, arithmetic, lossless, several scans, 12 bits, CMYK or RGB; `"always"` for
             all images.
-        orient: re-encode images that an EXIF tag rotates or mirrors, upright.
+        orient: re-encode images that an EXIF tag rotates or flips, upright.
         jpeg_restarts: transcode JPEGs to ones with restart markers, without loss; not masks.
-        strip: drop the metadata of JPEGs that `jpeg_restarts` transcodes, unless an EXIF tag rotates or mirrors them.
+        strip: drop the metadata of JPEGs that `jpeg_restarts` transcodes, unless an EXIF tag rotates or flips them.
         max_image_pixels: the most pixels to hold of one image at once: of the result, where the compiled part makes it
             while it decodes a JPEG of one scan with Huffman codes, else of the whole image. It changes no result.
 
@@ -104,10 +104,10 @@ class ReencodeOptions:
         for name in ("resize_shorter", "max_pixels"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ConfigError("{} must be a whole number of at least 1, got {!r}", Option(name), value)
+                raise ConfigError("{} must be an integer of at least 1, got {!r}", Option(name), value)
         Limits(max_image_pixels=self.max_image_pixels)
         if not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
-            raise ConfigError("{quality} must be a whole number from 1 to 100, got {!r}", self.quality)
+            raise ConfigError("{quality} must be an integer from 1 to 100, got {!r}", self.quality)
         if self.recompress not in get_args(Recompress):
             raise ConfigError(
                 "{recompress} must be one of {}, got {!r}", ", ".join(get_args(Recompress)), self.recompress
@@ -203,27 +203,36 @@ class ReencodeOptions:
 
     def _reencoded(self, data: bytes, mask: bool) -> bytes:
         info, tag = probe(data), orientation(data)
-        turn = TURNS[tag if self.orient else 1]
-        before = (info.width, info.height) if turn[2] else (info.height, info.width)
+        transposition = TRANSPOSITIONS[tag if self.orient else 1]
+        before = (info.width, info.height) if transposition[2] else (info.height, info.width)
         size = self.size_of(*before)
-        stale = self._stale_part(data, info, mask, changes=size != before or turn != TURNS[1])
+        stale = self._stale_part(data, info, mask, changes=size != before or transposition != TRANSPOSITIONS[1])
         if stale == "nothing":
             return data
-        made = self._made(data, info, stale, size, turn, mask)
+        made = self._made(data, info, stale, size, transposition, mask)
         return made if self.orient or tag == 1 else with_orientation(made, tag)
 
     def _made(
-        self, data: bytes, info: ImageInfo, stale: _Stale, size: tuple[int, int], turn: Turn, mask: bool
+        self,
+        data: bytes,
+        info: ImageInfo,
+        stale: _Stale,
+        size: tuple[int, int],
+        transposition: Transposition,
+        mask: bool,
     ) -> bytes:
-        """Return the image anew, of this size once it is turned, without metadata."""
+        """Return the image anew, of this size once it is upright, without metadata."""
         if mask:
-            return png(_resized(decode_mask(data, self.max_image_pixels)[..., 0], size, turn, nearest=True), "the mask")
+            return png(
+                _resized(decode_mask(data, self.max_image_pixels)[..., 0], size, transposition, nearest=True),
+                "the mask",
+            )
         encoded = None
         if info.format == "jpeg" and native.library() is not None:
             check_pixels(data, self.max_image_pixels, size)
             encoded = recode.transcode(data) if stale == "coding" else None
-            encoded = encoded or recode.recode(data, size, turn, self.quality)
-        return encoded or self._by_opencv(data, info, size, turn)
+            encoded = encoded or recode.recode(data, size, transposition, self.quality)
+        return encoded or self._by_opencv(data, info, size, transposition)
 
     def _stale_part(self, data: bytes, info: ImageInfo, mask: bool, *, changes: bool) -> _Stale:
         """Return the part of the image that cannot stay: nothing, the coding of its coefficients, or its pixels."""
@@ -236,7 +245,7 @@ class ReencodeOptions:
             return "pixels"
         return "nothing" if coding.baseline else "coding"
 
-    def _by_opencv(self, data: bytes, info: ImageInfo, size: tuple[int, int], turn: Turn) -> bytes:
+    def _by_opencv(self, data: bytes, info: ImageInfo, size: tuple[int, int], transposition: Transposition) -> bytes:
         check_pixels(data, self.max_image_pixels)
         keeps = info.format == "png" and self.recompress != "always"
         if not keeps and max(size) > _LONGEST_JPEG_SIDE:
@@ -252,7 +261,7 @@ class ReencodeOptions:
                 raise BadSample(f"the {info.format} image is {found} pixels, its header says {stated}")
             sampling = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
             options = () if keeps else (cv2.IMWRITE_JPEG_QUALITY, self.quality, *sampling)
-            done, encoded = cv2.imencode(".png" if keeps else ".jpg", _resized(pixels, size, turn), options)
+            done, encoded = cv2.imencode(".png" if keeps else ".jpg", _resized(pixels, size, transposition), options)
         except cv2.error as error:
             raise BadSample(f"the {info.format} image cannot be re-encoded: {error.err}") from error
         if not done:
@@ -304,12 +313,14 @@ def as_pixels(value: Any, *, mask: bool = False) -> NDArray[Any]:
     return pixels
 
 
-def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn, *, nearest: bool = False) -> NDArray[Any]:
-    """Return `pixels` shrunk and turned to `size`; with `nearest`, the levels of a mask, as Pillow resizes them."""
-    height, width = size[::-1] if turn[2] else size
+def _resized(
+    pixels: NDArray[Any], size: tuple[int, int], transposition: Transposition, *, nearest: bool = False
+) -> NDArray[Any]:
+    """Return `pixels` shrunk and transposed to `size`; with `nearest`, the levels of a mask, as Pillow resizes them."""
+    height, width = size[::-1] if transposition[2] else size
     if nearest:
         pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST))
     elif pixels.shape[:2] != (height, width):
         cv2 = _opencv("shrinking an image")
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    return turned(pixels, turn)
+    return transpose(pixels, transposition)

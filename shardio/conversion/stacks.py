@@ -122,7 +122,7 @@ class Stacked(WrappedSource):
             if {one for one, _ in differ} & {other for _, other in differ}:
                 raise ConfigError(told)
             if differ:
-                yield told + ", so their numbers may be of other places"
+                yield told + ", so their values may be of other locations"
                 return
 
     def _stacked(self, sample: Sample) -> Sample:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines import image_decoding
-from ..engines.orientation import TURNS, turned
+from ..engines.orientation import TRANSPOSITIONS, make_upright
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, as_ragged, describe_fields, is_missing, label_as_int64, with_optional
@@ -42,7 +42,7 @@ class RawImages:
             None if they have one size.
         alpha: whether to store arrays, uint8 [4, height, width], of red, green, blue and alpha; masks have none.
 
-    Raises ConfigError unless `size` is two whole numbers of at least 1.
+    Raises ConfigError unless `size` is two integers of at least 1.
     """
 
     size: tuple[int, int] | None = None
@@ -212,7 +212,7 @@ class TransformedSource(WrappedSource):
             pixels = as_pixels(value, mask=name in self._masks)
             return pixels.shape[0], pixels.shape[1]
         info = probe(value)
-        swaps = self._images.orient and TURNS[orientation(value)][2]
+        swaps = self._images.orient and TRANSPOSITIONS[orientation(value)][2]
         return (info.width, info.height) if swaps else (info.height, info.width)
 
     def _some_samples(self) -> list[int]:
@@ -360,7 +360,7 @@ class TransformedSource(WrappedSource):
                 )
             pixels = image_decoding.decode(data, 4, most) if alpha else image_decoding.decode_as(field, data, most)
             if self._images.orient:
-                pixels = turned(pixels, TURNS[orientation(value)])
+                pixels = make_upright(pixels, orientation(value))
             else:
                 self.tally.counts[ROTATED] += orientation(value) != 1
         if mask and pixels.size and int(pixels.max()) > _LARGEST_BYTE:

@@ -24,7 +24,7 @@ from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes
 from . import image_decoding
 from .base import rows_of
 from .fused_images import Decode, FusedImages, Refused, Wanted
-from .orientation import TURNS, Orientations, turned
+from .orientation import Orientations, make_upright
 from .output_format import OutputFormat, OutputWriter, PixelArray
 from .resizing import cropped, resize
 from .size_preserving_steps import carry_out
@@ -43,9 +43,9 @@ class _Given:
 
     def row(self, row: int) -> "_Given":
         rows = slice(row, row + 1)
-        turns = None if self.orientations is None else self.orientations[rows]
+        own = None if self.orientations is None else self.orientations[rows]
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
-        return _Given(stored, self.sizes[rows], turns)
+        return _Given(stored, self.sizes[rows], own)
 
     def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
         """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
@@ -112,7 +112,7 @@ class CpuEngine:
             sizes: their heights and widths in pixels, int32 [n, 2]; of upright images with `orientations`.
             steps: the steps of `Recipe.steps`, with a row per image.
             out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
-            orientations: the EXIF orientations of image files, which are turned upright; None keeps all as stored.
+            orientations: the EXIF orientations of image files, which are rotated upright; None keeps all as stored.
             failed: receives the places of images that cannot be decoded, whose results mean nothing.
 
         Returns:
@@ -269,7 +269,7 @@ class CpuEngine:
             return pixels
         pixels = image_decoding.decode(bytes(given.stored[row]), self._channels, self._max_pixels)
         if given.orientations is not None:
-            pixels = turned(pixels, TURNS[int(given.orientations[row])])
+            pixels = make_upright(pixels, given.orientations[row])
         image_decoding.check_size(pixels.shape[:2], given.sizes[row].tolist())
         return pixels
 

@@ -17,7 +17,7 @@ from ..system.helper_process import current_limit
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps
 from .buffer_addresses import buffer_addresses
-from .orientation import TURNS, Orientations
+from .orientation import TRANSPOSITIONS, Orientations
 
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 """The engine that decodes and transforms images; `"auto"` chooses one by the device and the installed packages."""
@@ -28,7 +28,9 @@ Refused: TypeAlias = dict[int, bool]
 """The rows that are left to another decoder, and whether that is because they take too long."""
 _LATE = 2
 _FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
-_TURN_BITS = np.array([0, *(sum(flag << bit for bit, flag in enumerate(TURNS[o])) for o in range(1, 9))], np.uint8)
+_TRANSPOSITION_BITS = np.array(
+    [0, *(sum(flag << bit for bit, flag in enumerate(TRANSPOSITIONS[o])) for o in range(1, 9))], np.uint8
+)
 _POINTS = {"nearest": 0, "bilinear": 6, "bicubic": 7}
 
 
@@ -49,7 +51,7 @@ class _Batch(ctypes.Structure):
         ("scaled", ctypes.c_void_p),
         ("windows", ctypes.c_void_p),
         ("flips", ctypes.c_void_p),
-        ("turns", ctypes.c_void_p),
+        ("transpositions", ctypes.c_void_p),
         ("normalize", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("out_bytes", ctypes.c_int64),
@@ -122,14 +124,14 @@ class FusedImages:
         kinds from damaged ones. A file takes too long beyond `current_limit()` seconds of processor time.
         """
         addresses, lengths, owner = buffer_addresses(data)
-        turns = None if orientations is None else _TURN_BITS[orientations]
+        transpositions = None if orientations is None else _TRANSPOSITION_BITS[orientations]
         failed = np.empty((len(wanted), len(data)), np.uint8)
         works, held = (_Batch * len(wanted))(), []
         for work, rows, (images, fused, out) in zip(works, failed, wanted, strict=True):
             work.count, work.data, work.sizes = len(data), addresses, lengths.ctypes.data
-            work.turns = None if turns is None else turns.ctypes.data
+            work.transpositions = None if transpositions is None else transpositions.ctypes.data
             work.encoded, work.seconds, work.failed = encoded, current_limit(), rows.ctypes.data
-            held.append(images.describe(work, fused, out, turns))
+            held.append(images.describe(work, fused, out, transpositions))
         decoder = self._acquire()
         failures = self._library.shardio_make_images(decoder.pointer, works, len(wanted))
         self._idle.append(decoder)
@@ -138,9 +140,15 @@ class FusedImages:
             raise PipelineClosed("the loop is over")
         return [{int(r): rows[r] == _LATE for r in np.flatnonzero(rows)} if failures else {} for rows in failed]
 
-    def describe(self, work: "_Batch", fused: FusedSteps, out: NDArray[Any], turns: NDArray[np.uint8] | None) -> Any:
+    def describe(
+        self, work: "_Batch", fused: FusedSteps, out: NDArray[Any], transpositions: NDArray[np.uint8] | None
+    ) -> Any:
         """Set how images are made; return the arrays that have to live as long as `work`."""
-        stored = fused.images if turns is None else np.where(turns[:, None] & 4, fused.images[:, ::-1], fused.images)
+        stored = (
+            fused.images
+            if transpositions is None
+            else np.where(transpositions[:, None] & 4, fused.images[:, ::-1], fused.images)
+        )
         columns = [np.ascontiguousarray(c, np.int32) for c in (stored, fused.regions, fused.resized, fused.windows)]
         flips = np.ascontiguousarray(fused.flips)
         work.images, work.boxes, work.scaled, work.windows = (column.ctypes.data for column in columns)

@@ -1,7 +1,7 @@
 """The engine of masks: it decodes the numbers of classes that their pixels are, and moves them without changing them.
 
-A level of up to 16 bits is moved as two planes of bytes, because crops, flips, turns and resizes to the nearest pixel
-take bytes from the same places whatever they hold: so the pixels are those that `CpuEngine` makes, Pillow's.
+A level of up to 16 bits is moved as two planes of bytes, because crops, flips, rotations and resizes to the nearest
+pixel take bytes from the same places whatever they hold: so the pixels are those that `CpuEngine` makes, Pillow's.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from . import image_decoding
 from .base import rows_of
 from .cpu import CpuEngine, Images, failed_image
 from .image_decoding import Levels
-from .orientation import TURNS, Orientations, turned
+from .orientation import Orientations, make_upright
 from .output_format import OutputFormat
 
 _BYTE = 0xFF
@@ -85,7 +85,7 @@ class MaskEngine:
             return stored
         levels = image_decoding.decode_mask(bytes(stored), self._max_pixels)
         if orientations is not None:
-            levels = turned(levels, TURNS[int(orientations[row])])
+            levels = make_upright(levels, orientations[row])
         image_decoding.check_size(levels.shape[:2], size)
         return levels
 

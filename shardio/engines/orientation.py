@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from ..transforms.steps import Sizes
 
-Turn: TypeAlias = tuple[bool, bool, bool]
-"""Whether to mirror rows (bottom to top), to mirror columns (right to left), and to swap both afterwards."""
+Transposition: TypeAlias = tuple[bool, bool, bool]
+"""Whether to flip vertically (rows), to flip horizontally (columns), and to swap both axes afterwards."""
 
 Orientations: TypeAlias = NDArray[np.uint8]
 """EXIF orientations of images, 1 to 8, uint8 [n]."""
 
-TURNS: dict[int, Turn] = {
+TRANSPOSITIONS: dict[int, Transposition] = {
     1: (False, False, False),
     2: (False, True, False),
     3: (True, True, False),
@@ -23,7 +23,7 @@ TURNS: dict[int, Turn] = {
     7: (True, True, True),
     8: (False, True, True),
 }
-"""The turn that makes an image upright, by its EXIF orientation."""
+"""The transposition that makes an image upright, by its EXIF orientation."""
 
 
 def upright_sizes(sizes: Sizes, orientations: Orientations) -> Sizes:
@@ -31,8 +31,13 @@ def upright_sizes(sizes: Sizes, orientations: Orientations) -> Sizes:
     return np.where((orientations >= 5)[:, None], sizes[:, ::-1], sizes)
 
 
-def turned(pixels: NDArray[Any], turn: Turn) -> NDArray[Any]:
-    """Return pixels [height, width, ...] mirrored and swapped, in C order."""
-    mirror_rows, mirror_columns, swap = turn
-    pixels = pixels[:: -1 if mirror_rows else 1, :: -1 if mirror_columns else 1]
+def transpose(pixels: NDArray[Any], transposition: Transposition) -> NDArray[Any]:
+    """Return pixels [height, width, ...] flipped and swapped, in C order."""
+    flip_rows, flip_columns, swap = transposition
+    pixels = pixels[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
     return np.ascontiguousarray(pixels.swapaxes(0, 1) if swap else pixels)
+
+
+def make_upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """Return pixels [height, width, ...] of an image with an EXIF orientation as viewers show it, in C order."""
+    return transpose(pixels, TRANSPOSITIONS[int(orientation)])

@@ -180,7 +180,7 @@ def test_orient_turns_masks(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     source = pairs(tmp_path / "in", lambda number: grey_png(NUMBERS[number], exif=exif))
-    with pytest.warns(SourceWarning, match="an EXIF tag rotates or mirrors"):
+    with pytest.warns(SourceWarning, match="an EXIF tag rotates or flips"):
         plain = shardio.convert(source, tmp_path / "plain", mask="mask", **PAIRS)
     turned = shardio.convert(source, tmp_path / "turned", mask="mask", orient=True, **PAIRS)
     wanted = [np.rot90(numbers, -1) for numbers in NUMBERS]
@@ -269,7 +269,7 @@ def test_images_and_masks_that_differ(tmp_path: Path, face: str) -> None:
         run = partial(shardio.index, fields="image=jpg,mask=png")
     run(tar, tmp_path / "out", **options)
     (note,) = [note for note in told if "among images and their masks" in note]
-    assert "are 1 pair of different sizes; 1 pair equal in size but for a quarter turn" in note
+    assert "are 1 pair of different sizes; 1 pair equal in size but for a rotation by 90 degrees" in note
     assert "2 pairs with different orientation tags, which orient=True applies" in note
     with pytest.raises(SourceError, match=r"strict.*among images and their masks are 1 pair of"):
         run(tar, tmp_path / "strict", strict=True, **options)

@@ -203,7 +203,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     """The options give what their keywords give; `reshard` has them, and `append` keeps to those of the dataset."""
     source = folder(tmp_path / "in", [METADATA["EXIF"], *TURNED.values(), CMYK_JPEG])
     made = {name: tmp_path / name for name in ("python", "command", "plain", "reshard")}
-    with pytest.warns(SourceWarning, match="an EXIF tag rotates or mirrors 7 images"):
+    with pytest.warns(SourceWarning, match="an EXIF tag rotates or flips 7 images"):
         wanted = shardio.convert(source, made["python"], converter="imagefolder", jpeg_restarts=True, strip=True)
     told = run("convert", "imagefolder", source, made["command"], "--jpeg-restarts", "--strip")
     assert files(made["command"]) == files(made["python"])

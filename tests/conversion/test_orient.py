@@ -40,7 +40,7 @@ def photos(tmp_path: Path) -> Path:
 def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
     """The command tells how many there are, once; resuming counts shards that stand, and adopted files count too."""
     told = run("convert", "imagefolder", photos, tmp_path / "out", "--shard-size", "2KB")
-    assert told.count("note: an EXIF tag rotates or mirrors 8 images, which a Loader ignores") == 1
+    assert told.count("note: an EXIF tag rotates or flips 8 images, which a Loader ignores") == 1
     assert "--orient stores them upright" in told
     assert "mirrors 8 images" in run("index", tmp_path / "out" / "*.tar", "-o", tmp_path / "adopted")
     assert "mirrors 8 images" in run("convert", "imagefolder", photos, tmp_path / "small", "--resize-shorter", "20")
@@ -69,7 +69,7 @@ def test_hugging_face_turns_them(photos: Path, tmp_path: Path) -> None:
     """The note of `convert huggingface` says that `datasets` itself turns such images."""
     datasets = pytest.importorskip("datasets")
     rows = {"image": [file.read_bytes() for file in sorted(photos.rglob("*.jpg"))]}
-    with pytest.warns(SourceWarning, match="rotates or mirrors 7 images, which a Loader ignores, as datasets does not"):
+    with pytest.warns(SourceWarning, match="rotates or flips 7 images, which a Loader ignores, as datasets does not"):
         shardio.convert(datasets.Dataset.from_dict(rows), tmp_path / "out", converter="huggingface")
 
 

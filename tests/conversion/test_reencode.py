@@ -112,9 +112,9 @@ def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
-        ({"max_pixels": -1}, "max_pixels must be a whole number of at least 1, got -1"),
-        ({"quality": 0}, "quality must be a whole number from 1 to 100, got 0"),
+        ({"resize_shorter": 0}, "resize_shorter must be an integer of at least 1, got 0"),
+        ({"max_pixels": -1}, "max_pixels must be an integer of at least 1, got -1"),
+        ({"quality": 0}, "quality must be an integer from 1 to 100, got 0"),
         ({"recompress": "yes"}, "recompress must be one of never, foreign, if-needed, always, got 'yes'"),
     ],
 )

@@ -126,7 +126,7 @@ class TestNifti:
         check_cuts(tmp_path, 37)
 
     def test_labels_that_were_scaled(self, tmp_path: Path) -> None:
-        """Labels that nibabel has scaled are within 1e-3 of whole numbers: a remark, and `round` makes them whole."""
+        """Labels that nibabel has scaled are within 1e-3 of integers: a remark, and `round` makes them whole."""
         labels, floats = np.arange(60).reshape(3, 4, 5) % 5, np.linspace(0, 3, 60).reshape(3, 4, 5)
 
         def write(folder: str, *volumes: NDArray[Any]) -> Path:
@@ -139,16 +139,16 @@ class TestNifti:
 
         both = write("labels", labels, labels[::-1], 0 * labels)
         (remark,) = arrayfolder(both).remarks
-        assert "whole numbers but for up to 3.1e-05, as scaled labels: round=True rounds them" in remark
+        assert "integers but for up to 3.1e-05, as scaled labels: round=True rounds them" in remark
         assert not arrayfolder(both, round=False).remarks
         source = arrayfolder(both, round=True)
         assert not source.remarks
         check_equal(source[1]["array"], labels[::-1].astype(np.float32))
         assert not arrayfolder(write("floats", floats)).remarks
-        with pytest.raises(ConfigError, match="round takes labels within 1e-3 of whole numbers"):
+        with pytest.raises(ConfigError, match="round takes labels within 1e-3 of integers"):
             arrayfolder(tmp_path / "floats", round=True)
         mixed = arrayfolder(write("mixed", labels, floats, *[labels] * 3), round=True)
-        with pytest.raises(BadSample, match=r"1\.nii: round takes labels within 1e-3 of whole numbers"):
+        with pytest.raises(BadSample, match=r"1\.nii: round takes labels within 1e-3 of integers"):
             mixed[1]
 
     def test_a_header_without_values(self, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ class TestDicom:
         frames = write("b", [0, 3, 0, 3])  # two echoes
         check_equal(only(tmp_path / "b")["array"], frames)
         (hint,) = arrayfolder(tmp_path / "b").hints
-        assert "frames lie at the same places, or in several directions, and stay in their order" in hint
+        assert "frames lie at the same positions, or in several directions, and stay in their order" in hint
         frames = write("c", [0, 1, 2, 3])
         check_equal(only(tmp_path / "c")["array"], frames)
 

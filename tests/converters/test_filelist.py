@@ -117,7 +117,7 @@ class TestTables:
             ('{"path": "x"}\n["x"]\n', r"list.jsonl, line 2: a line must be an object .* got '\[\"x\"\]'"),
             ('{"path": "x", "a": 1}\n{"path": "x"}\n', "list.jsonl, line 2: has no 'a'"),
             ('{"path": "x"}\n{"path": "x", "a": 1}\n', "list.jsonl, line 2: has 'a', which the first row lacks"),
-            ('{"path": "x"}\n{"path": 3}\n', "list.jsonl, line 2, column 'path': a path is text, got 3"),
+            ('{"path": "x"}\n{"path": 3}\n', "list.jsonl, line 2, column 'path': a path must be a string, got 3"),
             ('{"path": "\\ud800"}\n', "list.jsonl, line 1, column 'path': not UTF-8"),
             ('{"path": "x", "a": ["\\udc80"]}\n', "list.jsonl, line 1, column 'a': not UTF-8"),
             ('{"path": "x", "\\ud800": 1}\n', "columns' names must be UTF-8"),

@@ -270,7 +270,7 @@ class TestRefusals:
             source[1]
         for name, row in (("u", 1), ("u", 2), ("v", 1), ("v", 2)):
             with pytest.raises(
-                BadSample, match=rf"a.npz, {name}.npy, row {row}: not text: 0x\w+ is not the number of a"
+                BadSample, match=rf"a.npz, {name}.npy, row {row}: not a string: 0x\w+ is not the code point of a"
             ):
                 numpy(tmp_path / "a.npz", fields=name)[row]
 

@@ -366,7 +366,7 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"path": "n"}, "path must name columns of text, 'n' is scalar, int64"),
+            ({"path": "n"}, "path must name columns of strings, 'n' is scalar, int64"),
             ({"path": "gone"}, "has no 'gone'; there are file, n"),
             ({"path": "file=photo"}, "has no 'photo'; there are file, n; the field's name comes first: photo=file"),
             ({"path": "n=file"}, "two columns would be the field 'n'"),

@@ -334,7 +334,7 @@ class TestDocuments:
             b"[1]": "a line must be an object",
             b'{"n": 1}': "no text",
             b'{"text": null}': "no text",
-            b'{"text": 7}': "expected text, got 7",
+            b'{"text": 7}': "expected a string, got 7",
             b'{"text": " "}': "no text",
             b'{"text": "\xff"}': "not UTF-8",
             b'{"text": "\\ud800"}': "key 'text': ",
@@ -399,7 +399,7 @@ class TestDocuments:
             text(tmp_path)
         with pytest.raises(ConfigError, match="text_field is for"):
             text(tmp_path / "b.txt", text_field="body")
-        with pytest.raises(ConfigError, match="must name a column of text, 'n' is scalar"):
+        with pytest.raises(ConfigError, match="must name a column of strings, 'n' is scalar"):
             text(table(tmp_path / "n.parquet", [{"n": 1}]), text_field="n")
 
 

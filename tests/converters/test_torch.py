@@ -276,7 +276,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("given", "names", "message"),
         [
-            (Endless(), None, "Endless must be a map-style Dataset, with a length and samples by number; .* iterable"),
+            (Endless(), None, "Endless must be a map-style Dataset, with a length and samples by index; .* iterable"),
             (Lengthless(), None, "Lengthless must be a map-style Dataset"),
             (BadLength(), None, "the length of BadLength: RuntimeError: who knows"),
             (Samples([]), None, "Samples holds no samples"),

@@ -128,7 +128,7 @@ class TestFields:
         assert next(iter(loader))["label"] == ["dog", "käfer"]
         for data in (b"1.5", b"", b" "):
             write_tar(tmp_path / "a.tar", [("a.cls", data)])
-            with pytest.raises(BadSample, match="not a whole number"):
+            with pytest.raises(BadSample, match="not an integer"):
                 webdataset(tmp_path / "a.tar")[0]
 
     def test_a_byte_order_mark_before_a_class(self, tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ class TestFields:
         ("name", "good", "bad", "told"),
         [
             ("jpg", jpeg(), jpeg()[:-50], ".*cut short"),
-            ("cls", b" 12\n", b"1.5", "not a whole number: b'1.5'"),
-            ("cls", b"-1", b"", "not a whole number: b''"),
+            ("cls", b" 12\n", b"1.5", "not an integer: b'1.5'"),
+            ("cls", b"-1", b"", "not an integer: b''"),
             ("txt", b"", b"\xff", "not UTF-8"),
             ("json", b"[1]", b"[1", "not JSON"),
             ("json", b"[1]", b"[" * 100_000, "not JSON"),

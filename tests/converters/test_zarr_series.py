@@ -223,7 +223,7 @@ def test_axes_of_a_stack(tmp_path: Path) -> None:
             index(tmp_path / f"{form}.zarr", tmp_path / "out", stack="x=t,w")
         made, (note,) = index(tmp_path / f"{form}.zarr", tmp_path / f"out{form}", stack="x=u,v", axis="time")
         assert note == (
-            "stack x: 'u' has the axes time, y, xu, and 'v' has time, yv, x, so their numbers may be of other places"
+            "stack x: 'u' has the axes time, y, xu, and 'v' has time, yv, x, so their values may be of other locations"
         )
         assert made.fields["x"].shape == (2, 3, 3)
 

@@ -31,7 +31,7 @@ from PIL import Image, ImageOps
 
 import shardio
 from shardio.engines.jpeg_headers import orientations_of
-from shardio.engines.orientation import TURNS, turned
+from shardio.engines.orientation import TRANSPOSITIONS, transpose
 from shardio.errors import BadSample
 from shardio.format.images import MOST_SCANS, ImageInfo, jpeg_coding, orientation, probe, sniff
 from shardio.native.recode import find_damage
@@ -303,7 +303,7 @@ def test_an_orientation_is_where_pillow_finds_it(name: str) -> None:
     """In XMP, split or prefixed Exif data and raw profiles it counts as for `exif_transpose`; compiled code agrees."""
     data = ELSEWHERE[name]
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    made = turned(np.array(Image.open(io.BytesIO(data))), TURNS[orientation(data)])
+    made = transpose(np.array(Image.open(io.BytesIO(data))), TRANSPOSITIONS[orientation(data)])
     np.testing.assert_array_equal(made, np.array(upright))
     assert orientations_of([data]).tolist() == [orientation(data)]
 

@@ -19,7 +19,7 @@ from _builders import jpeg, pixels, sampled_jpegs, tiff, with_exif
 
 from shardio.engines.fused_images import FusedImages, filter_number
 from shardio.engines.jpeg_headers import orientations_of
-from shardio.engines.orientation import TURNS
+from shardio.engines.orientation import TRANSPOSITIONS
 from shardio.engines.size_preserving_steps import KINDS, arrays_of, carry_out
 from shardio.native import rows
 from shardio.native.pixels import unfilter
@@ -67,7 +67,7 @@ def image_cases() -> Iterator[bytes]:
             height, width = (int(side) for side in random.integers(1, 90, 2))
             data = random.bytes(height * width * channels)
         turn = int(random.integers(1, 9)) if from_file and number % 2 else 1
-        upright = (width, height) if TURNS[turn][2] else (height, width)
+        upright = (width, height) if TRANSPOSITIONS[turn][2] else (height, width)
         rows_, columns = (int(random.integers(1, side + 1)) for side in upright)
         box = [
             int(random.integers(upright[0] - rows_ + 1)),
@@ -90,7 +90,7 @@ def image_cases() -> Iterator[bytes]:
             array = np.frombuffer(data, np.uint8).reshape(1, height, width, channels)
             left = images.resize(array, fused, out)
         assert not left
-        bits = sum(flag << bit for bit, flag in enumerate(TURNS[turn]))
+        bits = sum(flag << bit for bit, flag in enumerate(TRANSPOSITIONS[turn]))
         numbers = [height, width, *box, *size, *window, int(flip), bits, *kept, channels, filter_number(fused)]
         more = b"" if normalization is None else np.ascontiguousarray(normalization).tobytes()
         yield case(IMAGE, [*numbers, int(from_file), int(fast)], data, more, out.tobytes())
