@@ -14,7 +14,6 @@ from ..diagnosis.software import version_line
 from ..errors import ConfigError, ShardioError
 from ..system.os_errors import naming, reason
 from . import (
-    append,
     bench,
     browse,
     clean,
@@ -62,7 +61,7 @@ def _shared(
 
 
 app.add_typer(convert.app, name="convert")
-app.add_typer(append.app, name="append")
+app.add_typer(convert.append_app, name="append")
 for command in (
     info.info,
     view.view,

@@ -1,4 +1,4 @@
-"""`shardio convert`: pack a source of samples into shards. Each installed converter is a command of its own."""
+"""`shardio convert` and `shardio append`, in which each installed converter is a command of its own."""
 
 import inspect
 import shlex
@@ -33,7 +33,7 @@ APPEND_EXAMPLES = (
 )
 """The same for `shardio append`, where they follow a first example without options."""
 
-app = typer.Typer()
+app, append_app = typer.Typer(), typer.Typer()
 
 
 def _list(value: bool) -> None:
@@ -105,6 +105,26 @@ def convert(list_sources: ListSources = False) -> None:
       shardio convert imagefolder photos/ s3://bucket/photos --store-option region=eu-west-1
 
       srun --ntasks 64 shardio convert imagefolder photos/ data/photos --resume
+    """
+
+
+@append_app.callback(cls=SourceCommands, subcommand_metavar="SOURCE SRC DATASET [OPTIONS]")
+def append(list_sources: ListSources = False) -> None:
+    """Add a source's samples to a dataset, in new shards beside its own: `shardio append SOURCE --help` shows options.
+
+    The dataset keeps its container, the size of its shards and the options that re-encode images; the source must have
+    its fields and name its classes. Loaders that read the dataset go on, and see the new samples when they open it
+    anew. An append that is killed leaves the dataset as it was, and --resume continues it.
+
+    Examples:
+
+      shardio append imagefolder new/ data/photos --resume
+
+      shardio append imagefolder new/ data/photos --where "label < 5" --on-error skip
+
+      shardio append imagefolder new/ data/split/train --limit 5000 --shuffle 1
+
+      shardio append imagefolder new/ s3://bucket/photos --resume --store-option region=eu-west-1
     """
 
 

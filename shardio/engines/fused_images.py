@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..containers.row_locator import PackedValues
 from ..errors import PipelineClosed
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.helper_process import current_limit
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps
-from .buffer_addresses import buffer_addresses
 from .orientation import TRANSPOSITIONS, Orientations
 
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
@@ -37,6 +37,30 @@ _POINTS = {"nearest": 0, "bilinear": 6, "bicubic": 7}
 def filter_number(fused: FusedSteps) -> int:
     """Return the number of a filter in `native/image.h`."""
     return _FILTERS.index(fused.interpolation) if fused.antialias else _POINTS[fused.interpolation]
+
+
+def buffer_addresses(
+    encoded: Sequence[Buffer] | Sequence[NDArray[np.uint8]] | NDArray[np.uint8],
+) -> tuple[int, NDArray[np.int64], object]:
+    """Return a pointer to the values' addresses, their lengths in bytes, int64 [n], and an object that owns the memory.
+
+    Hold on to the lengths and the owner until the compiled code has returned.
+    """
+    if isinstance(encoded, PackedValues):
+        starts = encoded.offsets + encoded.data.ctypes.data
+        return starts.ctypes.data, np.ascontiguousarray(encoded.sizes), (starts, encoded)
+    if isinstance(encoded, np.ndarray):  # rows of one size
+        rows = np.ascontiguousarray(encoded)
+        size = rows.nbytes // max(1, len(rows))
+        starts = rows.ctypes.data + size * np.arange(len(rows))
+        return starts.ctypes.data, np.full(len(rows), size, np.int64), (starts, rows)
+    if len(encoded) and isinstance(encoded[0], np.ndarray):
+        arrays = [np.ascontiguousarray(value, np.uint8) for value in encoded]
+        places = np.array([array.ctypes.data for array in arrays], np.uint64)
+        return places.ctypes.data, np.array([array.nbytes for array in arrays], np.int64), (places, arrays)
+    values = [value if isinstance(value, bytes) else bytes(value) for value in encoded]
+    pointers = (ctypes.c_char_p * len(values))(*values)
+    return ctypes.addressof(pointers), np.fromiter(map(len, values), np.int64, len(values)), (pointers, values)
 
 
 class _Batch(ctypes.Structure):

@@ -14,7 +14,7 @@ from ..errors import BadSample
 from ..format import images
 from ..system.types import Buffer
 from ..transforms.steps import Sizes
-from .buffer_addresses import buffer_addresses
+from .fused_images import buffer_addresses
 from .orientation import Orientations
 
 

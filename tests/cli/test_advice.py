@@ -16,8 +16,8 @@ import shardio
 import shardio_converters
 from shardio import errors
 from shardio.cli import app
-from shardio.cli.append import app as append_app
 from shardio.cli.convert import app as convert_app
+from shardio.cli.convert import append_app
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMAND = re.compile(r"shardio ([a-z]+)(?: ([a-z0-9]+))?(?= |$)[^`'\n]*")

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -20,6 +21,9 @@ from torch import Tensor
 from ...engines.base import BatchEngine, rows_of
 from ...engines.factory import make_engine
 from ...system import background
+from ...system.threads import in_order
+from ..batch.assemble import assemble
+from ..batch.bad_samples import fill_alone
 from ..batch.host_batch import (
     Batch,
     BatchResult,
@@ -28,7 +32,6 @@ from ..batch.host_batch import (
     HostBatch,
     RefusedRows,
 )
-from ..batch.host_fallback import make_refused_images
 from ..batch.nested import map_nested
 from ..batch.spec import BatchSpec, DeviceOptions
 from .copier import DeviceCopier, copier_to
@@ -198,7 +201,7 @@ class DevicePrefetcher:
     ) -> BatchResult:
         """Return a batch, some of whose images an engine could not make, on the device, or the error of a bad one."""
         try:
-            made = make_refused_images(sent.host_batch, refused, self._threads)
+            made = _made_on_host(sent.host_batch, refused, self._threads)
         except Exception as error:  # noqa: BLE001  # a bad sample's: reported in its batch's turn
             return error
         batch = self._copy_now(made)
@@ -265,6 +268,19 @@ def _wait_for_copies(copier: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> 
     while held:
         copier.done(held[0][0], block=True)
         held.popleft()
+
+
+def _made_on_host(batch: HostBatch, refused: RefusedRows, threads: int) -> HostBatch:
+    """Make the refused images with the CPU engine, on `threads` threads, and assemble the batch again.
+
+    A bad image raises its error, or its row is replaced or masked as always, which may change the row's other fields.
+    """
+    if batch.made_from is None:
+        raise ValueError("the batch no longer refers to the rows that it was assembled from")
+    rows, part = batch.made_from
+    numbers = sorted({part.start + row for refused_rows in refused.values() for row in refused_rows})
+    deque(in_order(partial(fill_alone, rows), numbers, threads), maxlen=0)
+    return replace(assemble(rows, part), stored_bytes=batch.stored_bytes)
 
 
 def _finished(host_batch: HostBatch, batch: Batch) -> HostBatch:
