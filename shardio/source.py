@@ -74,6 +74,6 @@ def encode_png(pixels: NDArray[Any], place: object) -> bytes:
     Raises:
         BadSample: there are no pixels, or their shape or dtype is none of these.
     """
-    from .conversion.reencode import png  # loads torch
+    from .conversion.reencode import encode_png  # loads torch
 
-    return png(pixels, place)
+    return encode_png(pixels, place)

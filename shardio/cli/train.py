@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..conversion.photo_folder import kept_dataset
+from ..conversion.photo_folder import keep_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import Preempted, worded
 from ..order.world import World
@@ -128,7 +128,7 @@ def _dataset_of(place: str, stores: dict[str, Any], options: dict[str, Any]) -> 
     if not (alone and as_url(place) is None and did_you_mean.has_class_folders(Path(place))):
         return place
     with progress("photos") as report:
-        made, side = kept_dataset(
+        made, side = keep_dataset(
             Path(place),
             stores["cache"],
             image_size=options["image_size"],

@@ -37,7 +37,7 @@ from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
 from .source import Adoption, Hdf5Names, Places, Source, ZarrIndexes, adoption_of, joined_to, state_of
-from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, fingerprint, of_odd_shape
+from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, find_odd_shape, fingerprint
 
 _BLOCK_BYTES = 32 << 20
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
@@ -341,7 +341,7 @@ def _describe(source: Source, adoption: Places, number: int, descriptor: int, ro
 
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:
     """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
-    if odd_fields := of_odd_shape({name: value}, {name: field}):
+    if odd_fields := find_odd_shape({name: value}, {name: field}):
         odd = BadSample(
             "sample {}, field {!r}: expected shape {}, got {}; shapes may differ if you convert the file with {}",
             number,

@@ -27,7 +27,7 @@ _WORTH_A_NOTE = 10_000_000
 """Bytes that a tar must add before that is worth a note."""
 
 
-def tar_cost(source: Source) -> tuple[int, int] | None:
+def estimate_tar_cost(source: Source) -> tuple[int, int] | None:
     """Estimate the bytes of all samples, and of tars of them with their indexes, from at most eight samples.
 
     None if they are large, or bad.
@@ -71,7 +71,7 @@ def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tu
     follows = follows and wanted is None
     if not follows and len(source.sizes()) * len(source.fields) * _MOST_ADDED < _WORTH_A_NOTE:
         return DEFAULT, None  # without reading samples
-    data, tar = tar_cost(source) or (0, 0)
+    data, tar = estimate_tar_cost(source) or (0, 0)
     high = tar >= _MUCH_MORE * max(1, data)
     cost = f"about {format_size(tar)} for {format_size(data)} of data, {tar / max(1, data):.0f} times as much"
     others = [field for name, field in source.fields.items() if name != "key"]  # which is short, and HDF5 holds texts

@@ -29,7 +29,7 @@ from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
 from .image_counts import pair_remarks, rotated_notes, total
 from .masks import masked
-from .notes import chunk_hints, remarks_of, unwritten_chunks
+from .notes import find_chunk_hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions
 from .runners import Progress, silent
 from .skipped import write_report
@@ -210,7 +210,7 @@ def index(
         source = stacked(source, stacks)
         lacking, sparse = unwritten_chunks(source.unwritten(tables=checksums), missing_chunks)
         remarks = remarks_of(source, (*found.remarks, *lacking), strict=strict)
-        hints = (*sparse, *(() if world.rank else chunk_hints(source)))
+        hints = (*sparse, *(() if world.rank else find_chunk_hints(source)))
         notes = (*remarks, *hints, *source.hints)
         announce(notes, (*remarks, *hints), tell, world)
         count = cpus.share(world.local_size) if workers is None else workers

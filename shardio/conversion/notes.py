@@ -39,7 +39,7 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
     return found
 
 
-def chunk_hints(source: Source) -> list[str]:
+def find_chunk_hints(source: Source) -> list[str]:
     """Return a hint if reading rows of adopted arrays at random decompresses many times the bytes of the rows.
 
     Args:

@@ -30,7 +30,7 @@ _IMAGE_SIDE = 224
 """The side of the crops that a model takes, in pixels, unless the caller says so."""
 
 
-def kept_dataset(
+def keep_dataset(
     folder: Path,
     cache: str | os.PathLike[str] | None,
     *,

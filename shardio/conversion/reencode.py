@@ -203,36 +203,28 @@ class ReencodeOptions:
 
     def _reencoded(self, data: bytes, mask: bool) -> bytes:
         info, tag = probe(data), orientation(data)
-        transposition = TRANSPOSITIONS[tag if self.orient else 1]
-        before = (info.width, info.height) if transposition[2] else (info.height, info.width)
+        flips = TRANSPOSITIONS[tag if self.orient else 1]
+        before = (info.width, info.height) if flips[2] else (info.height, info.width)
         size = self.size_of(*before)
-        stale = self._stale_part(data, info, mask, changes=size != before or transposition != TRANSPOSITIONS[1])
+        stale = self._stale_part(data, info, mask, changes=size != before or flips != TRANSPOSITIONS[1])
         if stale == "nothing":
             return data
-        made = self._made(data, info, stale, size, transposition, mask)
+        made = self._made(data, info, stale, size, flips, mask)
         return made if self.orient or tag == 1 else with_orientation(made, tag)
 
     def _made(
-        self,
-        data: bytes,
-        info: ImageInfo,
-        stale: _Stale,
-        size: tuple[int, int],
-        transposition: Transposition,
-        mask: bool,
+        self, data: bytes, info: ImageInfo, stale: _Stale, size: tuple[int, int], flips: Transposition, mask: bool
     ) -> bytes:
         """Return the image anew, of this size once it is upright, without metadata."""
         if mask:
-            return png(
-                _resized(decode_mask(data, self.max_image_pixels)[..., 0], size, transposition, nearest=True),
-                "the mask",
-            )
+            levels = decode_mask(data, self.max_image_pixels)[..., 0]
+            return encode_png(_resized(levels, size, flips, nearest=True), "the mask")
         encoded = None
         if info.format == "jpeg" and native.library() is not None:
             check_pixels(data, self.max_image_pixels, size)
             encoded = recode.transcode(data) if stale == "coding" else None
-            encoded = encoded or recode.recode(data, size, transposition, self.quality)
-        return encoded or self._by_opencv(data, info, size, transposition)
+            encoded = encoded or recode.recode(data, size, flips, self.quality)
+        return encoded or self._by_opencv(data, info, size, flips)
 
     def _stale_part(self, data: bytes, info: ImageInfo, mask: bool, *, changes: bool) -> _Stale:
         """Return the part of the image that cannot stay: nothing, the coding of its coefficients, or its pixels."""
@@ -245,7 +237,7 @@ class ReencodeOptions:
             return "pixels"
         return "nothing" if coding.baseline else "coding"
 
-    def _by_opencv(self, data: bytes, info: ImageInfo, size: tuple[int, int], transposition: Transposition) -> bytes:
+    def _by_opencv(self, data: bytes, info: ImageInfo, size: tuple[int, int], flips: Transposition) -> bytes:
         check_pixels(data, self.max_image_pixels)
         keeps = info.format == "png" and self.recompress != "always"
         if not keeps and max(size) > _LONGEST_JPEG_SIDE:
@@ -261,7 +253,7 @@ class ReencodeOptions:
                 raise BadSample(f"the {info.format} image is {found} pixels, its header says {stated}")
             sampling = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
             options = () if keeps else (cv2.IMWRITE_JPEG_QUALITY, self.quality, *sampling)
-            done, encoded = cv2.imencode(".png" if keeps else ".jpg", _resized(pixels, size, transposition), options)
+            done, encoded = cv2.imencode(".png" if keeps else ".jpg", _resized(pixels, size, flips), options)
         except cv2.error as error:
             raise BadSample(f"the {info.format} image cannot be re-encoded: {error.err}") from error
         if not done:
@@ -279,7 +271,7 @@ def _check_compiled() -> None:
         raise ConfigError(why, native.load(), native.HOW_TO_GET)
 
 
-def png(pixels: NDArray[Any], place: object) -> bytes:
+def encode_png(pixels: NDArray[Any], place: object) -> bytes:
     """Encode grey [h, w] or RGB [h, w, 3] pixels, uint8 or uint16, as a PNG.
 
     Raises BadSample, which names `place`, if there are none.
@@ -314,13 +306,13 @@ def as_pixels(value: Any, *, mask: bool = False) -> NDArray[Any]:
 
 
 def _resized(
-    pixels: NDArray[Any], size: tuple[int, int], transposition: Transposition, *, nearest: bool = False
+    pixels: NDArray[Any], size: tuple[int, int], flips: Transposition, *, nearest: bool = False
 ) -> NDArray[Any]:
     """Return `pixels` shrunk and transposed to `size`; with `nearest`, the levels of a mask, as Pillow resizes them."""
-    height, width = size[::-1] if transposition[2] else size
+    height, width = size[::-1] if flips[2] else size
     if nearest:
         pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST))
     elif pixels.shape[:2] != (height, width):
         cv2 = _opencv("shrinking an image")
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    return transpose(pixels, transposition)
+    return transpose(pixels, flips)

@@ -15,7 +15,7 @@ from ..transforms.geometry import random_boxes
 from ..transforms.random_generator import RandomGenerator
 from .runners import portable_errors
 from .source import Source
-from .tasks import some_encoded
+from .tasks import encode_some
 
 _SAMPLES = 24
 _CROPS = 32  # of each image
@@ -40,7 +40,7 @@ def restart_hint(source: Source, numbers: Indices | None) -> list[str]:
     photos: list[bytes] = []
     for count in (1, _SAMPLES):  # the first sample spares others than photos the reading of more
         with portable_errors():
-            samples = [one.stored for one in some_encoded(source, chosen, count) if isinstance(one, Encoded)]
+            samples = [one.stored for one in encode_some(source, chosen, count) if isinstance(one, Encoded)]
         images = [bytes(sample[name]) for sample in samples for name in names]
         photos = [data for data in images if _gains(data)]
         if 2 * len(photos) <= len(images):

@@ -181,7 +181,7 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         try:
             yield number, encode(sample, fields)
         except BadSample as error:
-            odd = of_odd_shape(sample, fields)
+            odd = find_odd_shape(sample, fields)
             advice = Message("; shapes may differ with {}", Option("ragged", ",".join(odd))) if odd else ""
             key = f" (key {sample['key']})" if isinstance(sample.get("key"), str) else ""
             named = BadSample("sample {} of the source{}: {}{}", number, key, error, advice)
@@ -189,7 +189,7 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
             yield number, named
 
 
-def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
+def find_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
     """Return the fields whose arrays have another shape than they may, as `ragged` takes them to let that pass.
 
     Nothing else may be wrong with these arrays.
@@ -293,11 +293,11 @@ def cut(sizes: NDArray[np.int64], shard_size: int) -> list[tuple[int, int]]:
 
 def fingerprint(source: Source, numbers: range | NDArray[np.int64]) -> list[str | None]:
     """Return checksums of some of these samples, None for bad ones: other sources and options have other checksums."""
-    samples = some_encoded(source, numbers, _FINGERPRINT_SAMPLES)
+    samples = encode_some(source, numbers, _FINGERPRINT_SAMPLES)
     return [f"{sample.checksum:016x}" if isinstance(sample, Encoded) else None for sample in samples]
 
 
-def some_encoded(source: Source, numbers: range | NDArray[np.int64], count: int) -> Iterator[Encoded | DatasetError]:
+def encode_some(source: Source, numbers: range | NDArray[np.int64], count: int) -> Iterator[Encoded | DatasetError]:
     """Yield `count` of these samples throughout, or all, in the source's order; a bad sample yields its error."""
     places = np.unique(np.linspace(0, len(numbers) - 1, count).astype(np.int64))
     for _, sample in read_encoded(source, np.sort([int(numbers[place]) for place in places.tolist()])):

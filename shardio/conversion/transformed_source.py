@@ -22,7 +22,7 @@ from ..transforms.validation import as_pair
 from ..views.expression import Condition
 from .image_counts import ROTATED
 from .masks import as_mask, check_names
-from .reencode import ReencodeOptions, as_pixels, png
+from .reencode import ReencodeOptions, as_pixels, encode_png
 from .source import Source, Tally, WrappedSource
 
 _Measure = TypeVar("_Measure")
@@ -310,7 +310,7 @@ class TransformedSource(WrappedSource):
                 if self._is_raw(name):
                     value = self._pixels(value, name, field)
                 elif name in self._as_image:
-                    value = self._image(png(self._given_pixels(value, field), "pixels"), field)
+                    value = self._image(encode_png(self._given_pixels(value, field), "pixels"), field)
                 elif field.kind == "image":
                     value = self._image(bytes(value), field)
                 elif field.dtype != self.source.fields[name].dtype or name in self._squeeze:

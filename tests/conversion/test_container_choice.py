@@ -9,7 +9,7 @@ import pytest
 from _builders import jpeg
 from _cli import run
 
-from shardio.conversion.container_choice import choose_container, tar_cost
+from shardio.conversion.container_choice import choose_container, estimate_tar_cost
 from shardio.errors import BadSample
 from shardio.source import Field, Source
 
@@ -79,10 +79,10 @@ def test_few_samples_are_read() -> None:
         source = Samples(count, *names)
         choose_container(source, wanted, follows=False)
         assert source.reads == reads
-    assert tar_cost(Samples(1000, "label", bad=1000)) is None
-    assert tar_cost(Samples(0, "label")) is None
-    half = tar_cost(Samples(1000, "label", bad=500))
-    assert half == tar_cost(Samples(1000, "label"))
+    assert estimate_tar_cost(Samples(1000, "label", bad=1000)) is None
+    assert estimate_tar_cost(Samples(0, "label")) is None
+    half = estimate_tar_cost(Samples(1000, "label", bad=500))
+    assert half == estimate_tar_cost(Samples(1000, "label"))
 
 
 def test_the_command_line_tells_it_beforehand(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from _foreign import example, write_tar, write_tfrecord
 
 import shardio
 from shardio.conversion.adopt import adopt
-from shardio.conversion.notes import chunk_hints
+from shardio.conversion.notes import find_chunk_hints
 from shardio.errors import SourceError
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.tfrecord import tfrecord
@@ -192,7 +192,7 @@ def test_what_chunks_of_many_samples_cost(
     with h5py.File(tmp_path / "air.h5", "w") as file:
         file.create_dataset("air", (2000, 200, 200), "f4", **layout)[7:9] = 1
         file["time"] = np.arange(2000)
-    hints = chunk_hints(hdf5(tmp_path / "air.h5"))
+    hints = find_chunk_hints(hdf5(tmp_path / "air.h5"))
     assert [hint.partition(", each")[0] for hint in hints] == (
         [f"field 'air' is in chunks of {rows} samples"] if rows else []
     )
