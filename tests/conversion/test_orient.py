@@ -42,8 +42,8 @@ def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
     told = run("convert", "imagefolder", photos, tmp_path / "out", "--shard-size", "2KB")
     assert told.count("note: an EXIF tag rotates or flips 8 images, which a Loader ignores") == 1
     assert "--orient stores them upright" in told
-    assert "mirrors 8 images" in run("index", tmp_path / "out" / "*.tar", "-o", tmp_path / "adopted")
-    assert "mirrors 8 images" in run("convert", "imagefolder", photos, tmp_path / "small", "--resize-shorter", "20")
+    assert "flips 8 images" in run("index", tmp_path / "out" / "*.tar", "-o", tmp_path / "adopted")
+    assert "flips 8 images" in run("convert", "imagefolder", photos, tmp_path / "small", "--resize-shorter", "20")
     assert "EXIF" not in run("convert", "imagefolder", photos, tmp_path / "upright", "--orient")
 
 
@@ -52,8 +52,8 @@ def test_python_tells_of_them(photos: Path, tmp_path: Path) -> None:
     told: list[str] = []
     made = shardio.convert(photos, tmp_path / "told", converter="imagefolder", tell=told.append)
     assert told == list(made.notes)
-    assert re.search("mirrors 8 images, .* as torchvision does: orient=True stores them upright", told[-1])
-    with pytest.warns(SourceWarning, match="mirrors 8 images"):
+    assert re.search("flips 8 images, .* as torchvision does: orient=True stores them upright", told[-1])
+    with pytest.warns(SourceWarning, match="flips 8 images"):
         shardio.index(tmp_path / "told", tmp_path / "adopted")
     assert not shardio.convert(photos, tmp_path / "upright", converter="imagefolder", orient=True).notes
 
