@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..containers.row_locator import PackedValues
+from ..containers.packed_values import PackedValues
 from ..errors import PipelineClosed
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.helper_process import current_limit
