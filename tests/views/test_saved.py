@@ -257,7 +257,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (DATASET, "", "no path below the folder"),
     (DATASET, 3, "Expected `str \\| null`"),
     (("view", "mix", "y"), {"dataset": None, "digest": "", "samples": 0, "path": "/etc"}, "unknown field `path`"),
-    (("format",), "shardio", "container"),  # it is taken for a manifest
+    (("format",), "shardio", "requires"),  # it is taken for a manifest
     (("version",), 2, "version 2 was written by another release"),
     (("digest",), "view:0", "it describes a view of"),
     (("samples",), 1 << 40, "it describes a view of"),
