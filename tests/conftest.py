@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import re
 import signal
 import sys
 
@@ -18,9 +19,20 @@ if importlib.util.find_spec("torch") is None:
     pytest_plugins.append("_without_torch")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take long, so that no process is left with one at the end."""
-    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("attack", "long", "cluster"))))
+APART = ("long", "attack", "cluster", "alone")
+"""Marks of the tests that run only with `--all`, or with a `-m` that names the mark."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help=f"also run what is marked {', '.join(APART)}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked APART, and begin with long tests, so that no process is left with one at the end."""
+    apart = [] if config.option.all else set(APART).difference(re.findall(r"\w+", config.option.markexpr))
+    config.hook.pytest_deselected(items=[item for item in items if any(map(item.get_closest_marker, apart))])
+    items[:] = [item for item in items if not any(map(item.get_closest_marker, apart))]
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, APART)))
 
 
 def pytest_collection_finish() -> None:

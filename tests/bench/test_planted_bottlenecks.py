@@ -1,6 +1,6 @@
 """Bottlenecks that are really there are named. benchmarks/verdicts.py plants them, and counts how often that is right.
 
-They run alone (`scripts/test -m alone`): tests beside them would be a bottleneck of their own.
+They run alone (`scripts/test -n 0 -m alone`): tests beside them would be a bottleneck of their own.
 """
 
 import sys
