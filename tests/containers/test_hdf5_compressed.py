@@ -76,8 +76,7 @@ def is_left_to_h5py(reader: containers.Reader) -> bool:
     return bool(called.called)
 
 
-@pytest.mark.parametrize("dtype", ["<u1", "<u2", ">i4"])
-@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize(("chunks", "dtype"), [*zip(CHUNKS, ("<u1", "<u2", ">i4", "<u2"), strict=True)])
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_read_without_the_lock(
     tmp_path: Path, how: str, chunks: str, dtype: str, monkeypatch: pytest.MonkeyPatch
