@@ -1,7 +1,6 @@
 """Settings for all tests."""
 
 import gc
-import importlib.util
 import os
 import re
 import signal
@@ -14,9 +13,7 @@ from hypothesis import settings
 settings.register_profile("shardio", deadline=None)  # the duration of an example depends on the machine
 settings.load_profile("shardio")
 
-pytest_plugins = ["_datasets", "_stores"]  # their fixtures
-if importlib.util.find_spec("torch") is None:
-    pytest_plugins.append("_without_torch")
+pytest_plugins = ["_datasets", "_stores", "_missing"]  # their fixtures and hooks
 
 
 APART = ("long", "attack", "cluster", "alone")
