@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pytest
 from _foreign import Datum, Example, UnpackedExample, example
 from hypothesis import given, settings
@@ -47,20 +46,6 @@ def by_protobuf(data: bytes, message: Any = Example) -> dict[str, Any]:
 
 
 class TestNumbers:
-    @given(number=INT64)
-    def test_varints(self, number: int) -> None:
-        """Varints of any length are read; negative numbers take ten bytes."""
-        data = varint(number % 2**64)
-        assert protobuf.varint(data, 0, len(data)) == (number % 2**64, len(data))
-        assert protobuf.int64s(data).tolist() == [number]
-
-    @given(numbers=st.lists(INT64))
-    def test_packed_varints(self, numbers: list[int]) -> None:
-        """Packed varints are read, many at once or none."""
-        data = b"".join(varint(number % 2**64) for number in numbers)
-        found = protobuf.int64s(data)
-        assert (found.dtype, found.tolist()) == (np.int64, numbers)
-
     @pytest.mark.parametrize(
         ("data", "told"),
         [
