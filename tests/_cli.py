@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import _forked
 
@@ -19,6 +20,14 @@ def run(*args: object, code: int = 0, cwd: Path | None = None, **environ: str) -
         done = _forked.run(_forked.COMMAND, *words, folder=cwd, environ=os.environ | environ)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
+
+
+def python(*words: object, code: int = 0, timeout: float = 120, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run an interpreter of its own, which inherits nothing; its exit status must be `code`."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return done
 
 
 def unfinished(out: Path, pattern: str) -> list[str]:

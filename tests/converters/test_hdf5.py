@@ -12,6 +12,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _cli import python
 from _datasets import packed
 from _sources import COUNT, PICTURES, WORDS, numbers
 
@@ -516,9 +517,7 @@ class TestFilters:
         """A worker process loads hdf5plugin when a file needs it."""
         path = write(tmp_path / "a.h5", x={"data": numbers("u1", 50), **hdf5plugin.Zstd()})
         code = "import sys; from shardio_converters.hdf5 import hdf5; print(hdf5(sys.argv[1])[4]['x'].sum())"
-        found = subprocess.run(
-            [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=True
-        )
+        found = python("-c", code, path)
         assert int(found.stdout) == numbers("u1", 50)[4].sum()
 
     def test_a_missing_filter_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

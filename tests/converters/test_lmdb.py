@@ -2,8 +2,6 @@
 
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +10,7 @@ import lmdb as library
 import numpy as np
 import pytest
 from _builders import decoded, jpeg, pixels, png, webp
+from _cli import python
 from _foreign import Datum
 from _sources import all_of
 from hypothesis import given, settings
@@ -394,5 +393,4 @@ class TestOtherLayouts:
             "print(shardio.open('out')[0])"
         )
         environ = {**os.environ, "LMDB_DEFAULT_LIB_VERSION": "1"}
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
-        assert (done.stdout, done.returncode) == ("{'x': 7}\n", 0), done.stderr
+        assert python("-c", code, cwd=tmp_path, env=environ).stdout == "{'x': 7}\n"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import CMYK_JPEG, encode, jpeg, of_many_scans, png, spoiled, webp
+from _cli import python
 
 import shardio
 from shardio import World
@@ -323,8 +324,7 @@ try:
 except shardio.ShardioError as error:
     print(type(error).__name__, error)
 """.replace("JPEG", jpeg(20, 20).hex())
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", code)
     assert done.stdout.startswith(f"{MissingDependency.__name__} the engine 'dali' needs nvidia.dali: pip install")
 
 

@@ -1,8 +1,6 @@
 """Workers make what the next epoch needs first ahead of its loop, and nobody can tell but by the time that it takes."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -11,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _cli import python
 from _datasets import load, photos
 from _time_limit import wait_until
 from hypothesis import given, settings
@@ -214,10 +213,7 @@ for _ in range(3):
 @pytest.mark.parametrize("end", ["", "del loader", "raise SystemExit(0)", "import gc; del loader; gc.collect()"])
 def test_a_script_ends_after_its_last_epoch(end: str) -> None:
     """An epoch that no loop takes keeps no process."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{SCRIPT}\n{end}"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert python("-c", f"{SCRIPT}\n{end}").stderr == ""
 
 
 def test_loaders_take_turns() -> None:

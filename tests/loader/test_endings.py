@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from _cli import python
 from _leftovers import left_behind, names, running
 from _time_limit import wait_until
 from _workers import workers_of
@@ -237,8 +238,7 @@ sys.exit(3)
 @pytest.mark.parametrize("by", ["batch", "sample"])
 def test_the_end_waits_for_a_map_and_says_for_which(by: str) -> None:
     """A script that ends inside a `map` waits for that call alone, names it after 2 s, and keeps its exit status."""
-    done = subprocess.run([sys.executable, "-c", WAITING, "5", by, "60"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
+    done = python("-c", WAITING, "5", by, "60", code=3)
     what = r"the batch of samples \[\d+, \d+, \d+, \d+\]" if by == "batch" else r"sample \d+"
     line = rf"shardio: the process waits up to \d+ s to end: shardio rank 0-0 is in map function grown, {what}\n"
     assert re.fullmatch(line, done.stderr)
@@ -248,10 +248,7 @@ def test_the_end_waits_for_a_map_and_says_for_which(by: str) -> None:
 def test_the_end_waits_for_a_map_no_longer_than_timeout() -> None:
     """A `map` that does not return delays the end by `timeout` seconds, counted from the call's beginning."""
     begun = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", WAITING, "1000", "batch", "3"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 3
+    python("-c", WAITING, "1000", "batch", "3", code=3)
     assert time.monotonic() - begun >= 3
 
 
@@ -283,23 +280,15 @@ def test_a_loop_that_is_over_begins_no_call_of_a_map(by: Literal["batch", "sampl
 def test_a_short_stress_of_exits() -> None:
     """`exits.py` ends scripts early, while their maps are inside torch, OpenCV and Python: each with its own status."""
     exits = Path(__file__).parents[1] / "attacks" / "exits.py"
-    done = subprocess.run(
-        [sys.executable, exits, "--count", "16", "--jobs", "1", "--seed", "5"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert (done.returncode, json.loads(done.stdout)["wrong"]) == (0, []), done.stderr
+    done = python(exits, "--count", "16", "--jobs", "1", "--seed", "5", timeout=600)
+    assert json.loads(done.stdout)["wrong"] == []
 
 
 @pytest.mark.attack
 def test_a_short_soak() -> None:
     """`soak.py` kills ranks, damages shards and fills disks for half a minute; no sample is lost or repeated."""
     soak = Path(__file__).parents[1] / "attacks" / "soak.py"
-    done = subprocess.run(
-        [sys.executable, soak, "--minutes", "0.5", "--seed", "3"], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = python(soak, "--minutes", "0.5", "--seed", "3", timeout=300)
     found = json.loads(done.stdout)
     assert found["lost"] == found["repeated"] == 0
     assert found["restarts"] >= 1

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from _cli import python
 
 import shardio
 from shardio import ConfigError, StateMismatch, World
@@ -338,8 +337,7 @@ def test_two_ranks(each_step: dict[int, Path], tmp_path: Path) -> None:
     """A Loader made before Lightning starts its ranks is refused there; a checkpoint of one rank resumes on two."""
     script = tmp_path / "two_ranks.py"
     script.write_text(TWO_RANKS.format(tests=str(Path(__file__).parent), checkpoint=str(each_step[2])))
-    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
+    result = python(script)
     refused, told = result.stdout.splitlines()
     assert refused == "True"
     seen, validated = json.loads(told)

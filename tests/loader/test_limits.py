@@ -5,8 +5,6 @@ import math
 import pickle
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from _builders import bmp, encode, jpeg, of_many_scans, pixels, png, webp
+from _cli import python
 
 import shardio
 from shardio import World, native
@@ -198,10 +197,7 @@ for loader in loaders:
 
 def limited(room: int, *paths: Path) -> list[tuple[list[bool], list[str]]]:
     """Load datasets in a process that may use `room` bytes more: which samples are valid, and why others are not."""
-    command = [sys.executable, "-c", LIMITED, f"{room}", *map(str, paths)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return [json.loads(line) for line in python("-c", LIMITED, room, *paths).stdout.splitlines()]
 
 
 def test_what_claims_much_costs_no_memory(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """Jobs run on threads and their results come in order; errors and stalls are raised at their place."""
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from _cli import python
 
 from shardio.errors import PipelineClosed
 from shardio.loader.workers.pipeline import Pipeline
@@ -122,8 +121,7 @@ batches = iter(loader)
 next(batches)
 {ending}
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == code
+    done = python("-c", script, code=code)
     assert done.stderr == "" or "RuntimeError: mine" in done.stderr
 
 

@@ -17,6 +17,7 @@ import _forked
 import numpy as np
 import pytest
 import torch
+from _cli import python
 from _datasets import packed, photo
 from _time_limit import wait_until
 from _workers import workers_of
@@ -242,7 +243,7 @@ def test_a_function_of_a_notebooks_cell_is_refused_in_words(tmp_path: Path) -> N
     packed(tmp_path / "d", [{"n": 1}])
     (tmp_path / "my_map.py").write_text("def brighter(batch):\n    return batch\n")
     cells = NOTEBOOK.format(folder=str(tmp_path), dataset=str(tmp_path / "d"))
-    run = subprocess.run([sys.executable, "-c", cells], capture_output=True, text=True, timeout=60, check=True)
+    run = python("-c", cells)
     *refused, taken = run.stdout.splitlines()
     assert refused == [refused[0]] * 2
     assert "a notebook's cell or an interactive session: write what map= uses into a module" in refused[0]

@@ -3,8 +3,6 @@
 import contextlib
 import gc
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg, spoiled
+from _cli import python
 from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -415,8 +414,7 @@ for page in range(2, min(len(whole) // 4096, 8)):
     loader = shardio.Loader("d", 6, on_bad_sample="mask", max_bad=100, world=shardio.World(), threads=2)
     print(page, sum(int(batch["valid"].sum()) for batch in loader), flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    done = python("-c", code, cwd=tmp_path)
     assert len(done.stdout.splitlines()) == min(path.stat().st_size // 4096, 8) - 2
 
 

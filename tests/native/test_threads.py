@@ -1,8 +1,6 @@
 """Threads that call compiled code together get what one alone gets, on an interpreter without the GIL too."""
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from _builders import jpeg
+from _cli import python
 from _datasets import CONTAINERS, files, packed
 
 from shardio import convert, native
@@ -56,8 +55,7 @@ print("equal")
 
 def test_first_calls_of_many_threads() -> None:
     """Positions of plans and rows are those of one thread, where all threads call for the first time at once."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
+    assert python("-c", SCRIPT).stdout == "equal\n"
 
 
 def together(work: Callable[[int], T]) -> list[T]:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from _cli import python
 from _datasets import packed
 
 from shardio.errors import ConfigError
@@ -124,15 +123,7 @@ def test_ranks_of_one_replica_read_the_same(tmp_path: Path) -> None:
     packed(tmp_path / "d", [{"n": n} for n in range(48)], {"n": "int64"})
     (tmp_path / "main.py").write_text(SCRIPT)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "main.py", "d", "."]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
+    python(*command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
     found: list[dict[str, Any]] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     for dims, key in (("dp", lambda rank: rank // 2), ("tp", lambda rank: rank % 2)):
         worlds, batches = zip(*(one[dims] for one in found), strict=True)

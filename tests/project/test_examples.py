@@ -12,6 +12,7 @@ import _forked
 import numpy as np
 import pytest
 import torch
+from _cli import python
 from _time_limit import wait_until
 from numpy.typing import NDArray
 
@@ -43,15 +44,7 @@ def val(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def output(folder: Path, *words: str | Path) -> str:
     """Run Python in `folder`; return what it printed."""
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    done = python(*words, cwd=folder, env=ENVIRONMENT, timeout=200)
     return done.stdout
 
 

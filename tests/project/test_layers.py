@@ -1,13 +1,12 @@
 """The structure of the package: imports go one way, every module is listed, and public names are explicit."""
 
 import ast
-import subprocess
-import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from _cli import python
 
 import shardio
 
@@ -166,5 +165,5 @@ def test_importing_does_nothing(module: str) -> None:
     """Importing shardio, or listing converters, loads no large library and no command line, and prints nothing."""
     names = ("torch", "h5py", "lmdb", "cv2", "pyarrow", "nvidia.nvimgcodec", "typer", "lightning")
     code = f"import {module}, sys; print([m for m in {names} if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = python("-c", code)
     assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import remote_soak
+from _cli import python
 from _faulty_proxy import Script, proxy, proxy_process
 from _s3 import S3Server
 
@@ -81,18 +80,14 @@ def test_the_interpreter_ends_while_pieces_are_fetched(s3: S3Server, tmp_path: P
     bucket(s3, "exits", os.urandom(16 << 20))
     with proxy_process(s3.endpoint, Script(bandwidth=4e6, latency=0.02)) as between:
         options = json.dumps(s3.options | {"endpoint": between.url()})
-        command = [sys.executable, "-c", EXIT, options, str(tmp_path), str(wait)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+        done = python("-c", EXIT, options, tmp_path, wait)
+    assert (done.stdout, done.stderr) == ("the end\n", "")
 
 
 @pytest.mark.attack
 def test_a_short_soak() -> None:
     """`remote_soak.py` kills ranks while the network fails; no sample is lost, repeated or wrong; the limit holds."""
-    command = [sys.executable, str(SOAK), "--faults", "300", "--epochs", "1", "--seed", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(python(SOAK, "--faults", "300", "--epochs", "1", "--seed", "2", timeout=600).stdout)
     assert found["lost"] == found["repeated"] == found["wrong"] == 0
     assert found["faults"] >= 300
     assert found["kills"] >= 1

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from _cli import python
 from _time_limit import wait_until
 
 from shardio.system import background
@@ -112,8 +111,8 @@ else:
     background.call_when_gone(thing, work)
     del thing
 """
-    done = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+    done = python("-c", code, way)
+    assert (done.stdout, done.stderr) == ("ended\n", "")
 
 
 def test_threads_are_used_again_and_end_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

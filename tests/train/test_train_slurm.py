@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _cli import python
 from _launched import VARIABLES, Images, arguments, command, environ, epochs
 from _slurm import Cluster, cluster, missing
 from _time_limit import wait_until
@@ -147,10 +148,7 @@ def test_torchrun_starts_all_ranks_again(tmp_path: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     # Without this variable new ranks may read the addresses of the old ones: torch's issue 135712.
     variables = environ() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = subprocess.run(
-        [sys.executable, *torchrun, *command(run)[1:]], env=variables, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
+    done = python(*torchrun, *command(run)[1:], env=variables, timeout=200)
     assert re.search(r"resuming from .*last.pt: epoch 2, 0 samples into it", done.stdout + done.stderr)
     assert epochs(run) == whole(3)
 
