@@ -77,8 +77,8 @@ class PieceTable:
     def make(folder: Directory, name: str, above: Directory, size: int) -> None:
         """Make the table of an object of `size` bytes, by way of a file `above`: a killed process leaves none or all.
 
-        Its space is taken at once, because the process ends where a full disk has no room for a page of a mapped file. Only
-        the first word of leases has its space: few nodes run more than 64 processes, see `add_words`.
+        Its space is taken at once, because the process ends where a full disk has no room for a page of a mapped file.
+        Of the leases only the first word has its space: few nodes run more than 64 processes, see `add_words`.
         """
         above.unlink(_UNFINISHED)
         descriptor = above.open(_UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
