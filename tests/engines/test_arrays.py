@@ -74,9 +74,10 @@ def test_fields_that_belong_together(size: Any, channels: tuple[int, ...]) -> No
 def test_fields_that_draw_differently(
     image: Sequence[Any], mask: Sequence[Any], channels: tuple[int, ...], kind: str
 ) -> None:
-    """A Loader names the fields, and what their lists have in common, when it is made."""
-    with pytest.warns(shardio.PairingWarning, match=f"fields 'image' and 'mask' both have {kind}, but draw"):
+    """A Loader names the fields, and what their lists have in common, when it is made, in the line that makes it."""
+    with pytest.warns(shardio.PairingWarning, match=f"fields 'image' and 'mask' both have {kind}, but draw") as caught:
         paired(image, mask, channels)
+    assert caught[0].filename == load_of_one_rank.__code__.co_filename
 
 
 def twice(*samples: Any) -> shardio.Dataset:

@@ -77,7 +77,7 @@ def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNa
                 "crops, flips and turns, and give both the same axes behind the channels (see 'Fields that belong "
                 "together' in docs/engines.md); if not, filter shardio.PairingWarning",
                 PairingWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
@@ -94,7 +94,7 @@ def warn_of_left_behind(fields: Mapping[str, Field], recipes: Mapping[str, Recip
             "what it may point at: move both in a function of your own, map= (see 'Fields that belong together' in "
             "docs/engines.md), or filter shardio.PairingWarning if it doesn't lie on the image",
             PairingWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
