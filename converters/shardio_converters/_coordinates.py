@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,45 +12,10 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, Message, SourceError
 from shardio.foreign.names import printable
 from shardio.format import coordinates as steps_of
-from shardio.source import Field
-from shardio.system.units import counted
+
+from ._source_base import ArrayColumn, ColumnReader
 
 _MOST_ROWS = 1 << 24  # of a coordinate that is compared
-
-
-class LoneColumn(Protocol):
-    """A column of a file, see `hdf5.Column` and `zarr._Column`."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def field(self) -> Field: ...
-
-
-class FillingReader(Protocol):
-    """A reader of columns of a file."""
-
-    def fill(self, column: Any, out: NDArray[Any]) -> None:
-        """Read a column of numbers; BadSample if that fails."""
-
-    def close(self) -> None: ...
-
-
-class Series(Protocol):
-    """Files of the same columns, in order: see the converters `hdf5` and `zarr`."""
-
-    @property
-    def paths(self) -> Sequence[Path]: ...
-    @property
-    def columns(self) -> Mapping[str, LoneColumn]:
-        """The columns of the first file, by field."""
-
-    @property
-    def coordinates(self) -> Sequence["Coordinates"]: ...
-    @property
-    def counts(self) -> Sequence[int]: ...
 
 
 @final
@@ -102,10 +67,10 @@ class Coordinates:
 
 def read_coordinates(
     path: Path,
-    decoded: Iterable[LoneColumn],
-    stored: Mapping[str, LoneColumn],
+    decoded: Iterable[ArrayColumn],
+    stored: Mapping[str, ArrayColumn],
     rows: Iterable[str],
-    opens: Callable[[Iterable[Any]], FillingReader],
+    opens: Callable[[Iterable[Any]], ColumnReader],
 ) -> Coordinates:
     """Read the coordinates of a file.
 
@@ -117,7 +82,7 @@ def read_coordinates(
         opens: returns a reader of columns of the file.
     """
 
-    def read(columns: Iterable[LoneColumn]) -> dict[str, NDArray[Any]]:
+    def read(columns: Iterable[ArrayColumn]) -> dict[str, NDArray[Any]]:
         taken, values = {column.path: column for column in columns}, dict[str, NDArray[Any]]()
         with contextlib.closing(opens(taken.values())) as reader:
             for name, column in taken.items():
@@ -137,7 +102,7 @@ def read_coordinates(
     return Coordinates(path, values, of_rows, coarse)
 
 
-def of_other_axes(scales: Mapping[str, Sequence[str]], columns: Iterable[LoneColumn]) -> list[str]:
+def of_other_axes(scales: Mapping[str, Sequence[str | None]], columns: Iterable[ArrayColumn]) -> list[str]:
     """Return the paths of the coordinates that some columns have along other axes than the rows.
 
     Args:
@@ -146,48 +111,6 @@ def of_other_axes(scales: Mapping[str, Sequence[str]], columns: Iterable[LoneCol
     """
     found = [scale for column in columns for scale in scales.get(column.path, ())[1:] if scale]
     return list(dict.fromkeys(found))
-
-
-def check_joined(series: Sequence[Series]) -> list[str]:
-    """Raise SourceError unless the files of several series belong to the same rows, file by file; return hints."""
-    hints: list[str] = []
-    first = [printable(files.paths[0]) for files in series]
-    if len(series) == 1:
-        raise SourceError("{join} takes files of different datasets, and all hold those of {}: leave it out", first[0])
-    for number, files in enumerate(series[1:], 1):
-        if len(files.paths) != len(series[0].paths):
-            raise SourceError(
-                "{join}: {} with the datasets of {}, and {} with those of {}: each needs one to be joined to",
-                counted(len(series[0].paths), "file"),
-                first[0],
-                counted(len(files.paths), "file"),
-                first[number],
-            )
-        pairs = zip(series[0].coordinates, files.coordinates, series[0].counts, files.counts, strict=True)
-        for ours, theirs, rows, other_rows in pairs:
-            hints += ours.check_same(theirs, ours.values, "files that are joined must have the same coordinates")
-            if rows != other_rows:
-                places = printable(ours.file), printable(theirs.file)
-                told = "files that are joined must have the same rows: {} in {}, and {} in {}"
-                raise SourceError(told, rows, places[0], other_rows, places[1])
-    return hints
-
-
-def merged(series: Sequence[Series]) -> dict[str, int]:
-    """Return the number of the series that has each field; SourceError for one in several that is no coordinate."""
-    found: dict[str, int] = {}
-    for number, one in enumerate(series):
-        for name, column in one.columns.items():
-            before = found.setdefault(name, number)
-            if before != number and column.path not in one.coordinates[0].values:
-                raise SourceError(
-                    "{join}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
-                    "{fields}",
-                    column.path,
-                    printable(series[before].paths[0]),
-                    printable(one.paths[0]),
-                )
-    return found
 
 
 def series_hints(files: Iterable[Coordinates]) -> Iterator[str]:

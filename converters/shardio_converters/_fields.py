@@ -195,35 +195,30 @@ def check_same_rows(columns: Mapping[str, Any], place: str) -> None:
 
 
 def check_same_axes(
-    found: Mapping[str, Sequence[str | None]],
-    expected: Mapping[str, Sequence[str | None]],
-    place: str,
-    first: str,
-    what: str = "files",
+    found: Mapping[str, Any], expected: Mapping[str, Any], place: str, first: str, what: str = "files"
 ) -> None:
     """Raise SourceError if an axis of a field, other than the rows, has another name than in the first file.
 
     Args:
-        found, expected: by field, the names of its axes, rows first, as far as they are known.
+        found, expected: by field, the column, whose `dimensions` are the names of its axes, as far as they are known.
         place, first: the file, and the first one.
         what: what these are.
     """
-    for name, axes in found.items():
-        if any(
-            one and other and one != other for one, other in zip(axes[1:], expected.get(name, ())[1:], strict=False)
-        ):
-            told = [", ".join(axis or "?" for axis in given) for given in (axes, expected[name])]
+    for name, column in found.items():
+        axes, others = column.dimensions, expected[name].dimensions
+        if any(one and other and one != other for one, other in zip(axes[1:], others[1:], strict=False)):
+            told = [", ".join(axis or "?" for axis in given) for given in (axes, others)]
             raise SourceError(
                 f"{what} must agree: field {name!r} has the axes {told[0]} in {place}, and {told[1]} in {first}"
             )
 
 
-def remark_on_rows(axes: Mapping[str, Sequence[str | None]]) -> tuple[str, ...]:
+def remark_on_rows(columns: Mapping[str, Any]) -> tuple[str, ...]:
     """A remark if the rows of fields are along axes of several names, which are then only as long as each other."""
     first: dict[str, str] = {}
-    for name, names in axes.items():
-        if names and names[0]:
-            first.setdefault(names[0], name)
+    for name, column in columns.items():
+        if column.dimensions and column.dimensions[0]:
+            first.setdefault(column.dimensions[0], name)
     along = [f"those of {name!r} are along {axis!r}" for axis, name in first.items()]
     return (f"rows of fields belong to different axes: {', '.join(along)}",) if len(along) > 1 else ()
 

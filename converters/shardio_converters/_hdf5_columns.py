@@ -9,7 +9,7 @@ import importlib
 import math
 import os
 import posixpath
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -24,6 +24,7 @@ from shardio.format.fields import CHECKSUM, length_column, present_column, shape
 from shardio.source import Field
 
 from ._fields import array_field, dtype_in_words
+from ._source_base import ArrayColumn
 
 _MOST_NUMBERS = 1024  # in an attribute
 _MOST_BYTES = 1 << 16  # of an attribute
@@ -33,21 +34,9 @@ _UNKNOWN = Field("bytes")
 _VIRTUAL = "a virtual dataset of others in this file"
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Return whether a dataset of this name is a column that shardio adds to every shard, not a field."""
     return name.startswith((CHECKSUM, shape_column(""), length_column(""), present_column("")))
-
-
-def other_coordinates(scales: Mapping[str, Sequence[str]], columns: Container[str]) -> dict[str, str]:
-    """Return the columns that are coordinates of other axes than the rows, with the reason to leave each one out.
-
-    Args:
-        scales: the coordinates of each dataset's axes.
-        columns: the names of the columns.
-    """
-    first = {axes[0] for axes in scales.values() if len(axes) > 1}
-    others = dict.fromkeys(scale for axes in scales.values() for scale in axes[1:] if scale not in first)
-    return {name: "it is the coordinate of an axis that is not the rows" for name in others if name in columns}
 
 
 def is_matlab(path: Path) -> bool:
@@ -57,41 +46,24 @@ def is_matlab(path: Path) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a file.
+class Column(ArrayColumn):
+    """A dataset, a member of a compound one, or a group of `data` and `offsets`, by its path.
 
     Attributes:
-        path: the path of the dataset, or of the group of `data` and `offsets`.
         members: the path of names to a member of a compound dataset; () for a whole dataset.
-        shape: the dataset's shape, `(n, ...)`.
-        field: the field that holds its rows.
         ragged: whether it is a group of `data` and `offsets`.
         classes: the names of an enumeration of 0, 1, 2...
-        problem: why it cannot be a field; empty if it can.
-        mean: the average bytes of a row; 0 where that is not known yet.
         decoded: whether its numbers are decoded by the attributes that each file has of its dataset, see `format.cf`.
         units_from: the path of the times whose bounds it holds, and whose units and calendar it has; empty for its own.
-        file: the number, from 1, of the joined file that it is in; 0 for the file itself.
-        axis: the axis of the dataset that the samples are along, which is the first one of `shape`.
-        whole: whether the dataset is one row: a sample is a file or a group, and the shape begins with an axis of 1.
     """
 
-    path: str
-    members: tuple[str, ...]
-    shape: tuple[int, ...]
-    field: Field = _UNKNOWN
+    members: tuple[str, ...] = ()
     ragged: bool = False
     classes: tuple[str, ...] = ()
-    problem: str = ""
-    mean: int = 0
     decoded: bool = False
     units_from: str = ""
-    file: int = 0
-    axis: int = 0
-    whole: bool = False
 
     def form(self) -> tuple[Any, ...]:
-        """Return the attributes that a field's columns share in all files, besides kind, dtype and shape."""
         return (self.path, self.members, self.ragged, self.classes, self.units_from, self.axis)
 
 
@@ -106,9 +78,9 @@ class Contents:
         whole: whether each dataset is one row.
 
     Attributes:
-        columns: the columns by name, which is the path, and for members `path/member`.
+        columns: the columns by name, which is the path, and for members `path/member`; their dimensions are the paths
+            of dimension scales, "" for an axis without one.
         attributes: by path of a dataset, its attributes of netCDF that say what its numbers mean.
-        scales: by path of a dataset, the paths of the dimension scales of its axes; "" for an axis without one.
         external: what is left out because it is in other files or virtual, and in which, or what is wrong with those.
     """
 
@@ -116,18 +88,11 @@ class Contents:
         self.columns: dict[str, Column] = {}
         self.external: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
-        self.scales: dict[str, tuple[str, ...]] = {}
         self._h5py: Any = importlib.import_module("h5py")
         self._follow, self._whole, self._matlab = external_links, whole, is_matlab(path)
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
-        for bounds, times in cf.inherit_units(self.attributes).items():
-            self.attributes[bounds] = cf.with_units_of(self.attributes[bounds], self.attributes[times])
-            self.columns = {
-                name: replace(column, units_from=times) if column.path == bounds else column
-                for name, column in self.columns.items()
-            }
 
     def where(self) -> str:
         """Name the data that other files hold, in words that follow the file's name, and the way to read them."""
@@ -137,27 +102,15 @@ class Contents:
         advice = Message("; `shardio convert hdf5 --external-links` ({external_links:True}) reads them")
         return Message("{}: {}{}", told, named, "" if self._follow else advice)
 
-    def default_columns(self) -> dict[str, Column]:
-        """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns.
-
-        Coordinates of other axes than the rows, such as latitudes, are left out.
-        """
-        others = other_coordinates(self.scales, self.columns)
-        return {n: c for n, c in self.columns.items() if not c.problem and not _is_hidden(n) and n not in others}
-
-    def left_out(self) -> dict[str, str]:
-        others = other_coordinates(self.scales, self.columns)
-        return others | {name: c.problem for name, c in self.columns.items() if c.problem and not _is_hidden(name)}
-
-    def all_columns(self) -> dict[str, Column]:
-        """All columns under all their names, including those through links within the file."""
+    def names(self) -> dict[str, str]:
+        """The name of the column for all its names, including those through links within the file."""
         names = [*self.columns, *self._links]
         for link in self._links:
             below = f"{self._resolve(link)}/"
             names += [
                 f"{link}/{name[len(below) :]}" for name in (*self.columns, *self._links) if name.startswith(below)
             ]
-        return {name: self.columns[real] for name in names if (real := self._resolve(name)) in self.columns}
+        return {name: real for name in names if (real := self._resolve(name)) in self.columns}
 
     def _resolve(self, name: str) -> str:
         for _ in range(_HOPS):
@@ -211,19 +164,20 @@ class Contents:
                 bare = not self._h5py.h5a.get_num_attrs(opened)  # most are, and asking for each attribute takes time
                 lead = (1,) if self._whole else ()
                 shape = None if (stored := found.shape) is None else (*lead, *stored)
+                scales = ("",) * len(shape or ()) if bare else (*("" for _ in lead), *_scales(found))
+                column = Column(name, shape or (), dimensions=scales, whole=self._whole)
                 if not bare and self._matlab and "MATLAB_empty" in found.attrs:
                     problem = "an empty array of MATLAB, of which it holds the size"
-                    self.columns[name] = Column(name, (), shape or (), problem=problem)
+                    self.columns[name] = replace(column, problem=problem)
                 else:
-                    self.columns |= _of_dataset(found, name, shape, not bare and _is_bare(found), self._whole)
+                    self.columns |= _of_dataset(found, column, not bare and _is_bare(found))
                 self.attributes[name] = {} if bare else cf_attributes(found)
-                self.scales[name] = ("",) * len(shape or ()) if bare else (*("" for _ in lead), *_scales(found))
         elif isinstance(opened, self._h5py.h5g.GroupID) and self._is_ragged(found := self._h5py.Group(opened)):
             for part in ("data", "offsets"):
                 part_info = self._h5py.h5o.get_info(found[part].id)
                 self._seen[part_info.fileno, part_info.addr] = name
             field = _field_of_entries(found["data"])
-            self.columns[name] = Column(name, (), (len(found["offsets"]) - 1,), field or _UNKNOWN, ragged=True)
+            self.columns[name] = Column(name, (len(found["offsets"]) - 1,), field or _UNKNOWN, ragged=True)
         return True
 
     def _is_ragged(self, group: Any) -> bool:
@@ -296,20 +250,17 @@ def _missing(dataset: Any, folder: Path, follow: bool) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _of_dataset(
-    dataset: Any, name: str, shape: tuple[int, ...] | None, is_bare: bool, whole: bool
-) -> dict[str, Column]:
-    column = Column(name, (), shape or (), whole=whole)
+def _of_dataset(dataset: Any, column: Column, is_bare: bool) -> dict[str, Column]:
     kind = dataset.id.get_type()
     try:
         _ = kind.dtype
     except TypeError as error:
-        return {name: replace(column, problem=str(error))}
-    if not shape:
-        return {name: replace(column, problem="it has no rows")}
+        return {column.path: replace(column, problem=str(error))}
+    if not column.shape:
+        return {column.path: replace(column, problem="it has no rows")}
     if is_bare:
-        return {name: replace(column, problem="a dimension of netCDF without values")}
-    return dict(_columns(kind, name, column, shape[1:]))
+        return {column.path: replace(column, problem="a dimension of netCDF without values")}
+    return dict(_columns(kind, column.path, column, column.shape[1:]))
 
 
 def _columns(kind: Any, name: str, column: Column, shape: tuple[int, ...]) -> Iterator[tuple[str, Column]]:

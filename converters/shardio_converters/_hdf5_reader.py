@@ -25,10 +25,10 @@ from shardio.format import cf
 from shardio.format.unwritten import Unwritten
 from shardio.system import os_errors
 
-from ._fields import array_field, sample_value
+from ._fields import array_field
 from ._files import source_errors
 from ._hdf5_columns import Column, cf_attributes
-from ._source_base import BlockCache, rows_at_once
+from ._source_base import ColumnReader, first_axis, rows_at_once
 
 _VARYING = 256  # the most rows of varying size to read at once
 SERVICE = "shardio_converters._hdf5_service"  # the helper process imports it, because h5py's import takes its time
@@ -113,7 +113,7 @@ def open_file(path: Path) -> Any:
 
 
 @final
-class Reader:
+class Reader(ColumnReader):
     """An open HDF5 file, with the latest block of each dataset that is read.
 
     This process reads contiguous numbers, and chunks of numbers whose filters shardio undoes itself. The helper
@@ -130,8 +130,8 @@ class Reader:
     """
 
     def __init__(self, path: Path, columns: Iterable[Column], external_links: bool, read_timeout: float) -> None:
-        self._path, self._external_links = path, external_links
-        self._blocks = BlockCache()
+        super().__init__(path)
+        self._external_links = external_links
         self._windows: dict[str, tuple[int, NDArray[Any]]] = {}
         self._datasets: dict[str, Any] = {}
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
@@ -181,15 +181,6 @@ class Reader:
             heads = self._heads.setdefault(column.path, [])
             heads += [name for name in column.members[:1] if name not in heads]
 
-    def value(self, column: Column, row: int, *, alone: bool = False) -> Any:
-        """Row `row` as a sample's value; BadSample names the row. `alone` reads only this row instead of its block."""
-        try:
-            self._go_to(column)
-            element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
-            return sample_value(element, column.field)
-        except (BadSample, TypeError) as error:  # TypeError: an empty value instead of numbers
-            raise BadSample(f"{printable(self._path)}, {column.path}, row {row}: {error}") from error
-
     def span(self, column: Column) -> tuple[int, int]:
         """Where a dataset that is one row is in the file, offset and size; SourceError unless it is in one piece."""
         self._go_to(column)
@@ -212,13 +203,6 @@ class Reader:
                 kept.clear()
             self._open(column)
 
-    def fill(self, column: Column, out: NDArray[Any]) -> None:
-        """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""
-        step = self._step(column.path)
-        for low in range(0, len(out), step):
-            block = self._read(column.path, low, min(low + step, len(out)))
-            out[low : low + step] = _member(block, column)
-
     def add_lengths(self, column: Column, sizes: NDArray[np.int64]) -> None:
         """Add the bytes of each row of a ragged column to `sizes`, except for rows whose offsets cannot be read."""
         unit = column.field.entry_bytes if column.field.ragged else 1
@@ -230,12 +214,19 @@ class Reader:
                 part += np.clip(lengths, 0, _MOST_BYTES // unit) * unit
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
+        self._go_to(column)
+        if column.ragged:
+            return self._ragged(column, row)
         if column.whole:
             shape = self._datasets[column.path].shape
-            return _member(self._read(column.path, 0, shape[0] if shape else 1)[()], column)
+            return self._rows(column, 0, shape[0] if shape else 1)[()]
         if alone:
-            return _member(self._read(column.path, row, row + 1)[0], column)
-        return _member(self._row(column.path, row, self._step(column.path)), column)
+            return self._rows(column, row, row + 1)[0]
+        return _member(self._row(column.path, row, self._step(column)), column)
+
+    def _rows(self, column: Column, start: int, stop: int) -> NDArray[Any]:
+        rows: NDArray[Any] = _member(self._read(column.path, start, stop), column)
+        return rows
 
     def _ragged(self, column: Column, row: int) -> NDArray[Any]:
         path, data = f"{column.path}/data", self._datasets[f"{column.path}/data"]
@@ -257,10 +248,10 @@ class Reader:
         count = self._datasets[path].shape[0]
         return self._blocks.row(path, row, count, step, lambda start, stop: self._read(path, start, stop))
 
-    def _step(self, path: str) -> int:
-        dataset = self._datasets[path]
+    def _step(self, column: Column) -> int:
+        dataset = self._datasets[column.path]
         if dataset.dtype.hasobject:
-            return min(_VARYING, rows_at_once(self._means[path]))
+            return min(_VARYING, rows_at_once(self._means[column.path]))
         row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
         return rows_at_once(row_bytes, dataset.chunks, dataset.shape)
 
@@ -304,8 +295,8 @@ class _Moved:
     def __init__(self, dataset: Any, axis: int) -> None:
         self._dataset, self._axis = dataset, axis
         self.attrs, self.id, self.dtype, self.file = dataset.attrs, dataset.id, dataset.dtype, dataset.file
-        self.shape = _first(dataset.shape, axis)
-        self.chunks = None if dataset.chunks is None else _first(dataset.chunks, axis)
+        self.shape = first_axis(dataset.shape, axis)
+        self.chunks = None if dataset.chunks is None else first_axis(dataset.chunks, axis)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         found = self._dataset[(*[slice(None)] * self._axis, rows)]
@@ -315,10 +306,6 @@ class _Moved:
 def along(dataset: Any, axis: int) -> Any:
     """Return a dataset whose rows are along an axis."""
     return _Moved(dataset, axis) if axis else dataset
-
-
-def _first(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return (sizes[axis], *sizes[:axis], *sizes[axis + 1 :])
 
 
 def _member(values: Any, column: Column) -> Any:

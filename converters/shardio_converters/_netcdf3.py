@@ -8,6 +8,7 @@ https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -20,10 +21,10 @@ from shardio.foreign.names import printable
 from shardio.format import cf
 from shardio.source import Field
 
-from ._fields import array_field, sample_value, unheld
+from ._fields import array_field, unheld
 from ._files import source_errors
-from ._hdf5_columns import Column, other_coordinates
-from ._source_base import BlockCache, rows_at_once
+from ._hdf5_columns import Column
+from ._source_base import ColumnReader, rows_at_once
 
 _TYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">u4", ">i8", ">u8"), 1))
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12  # the tags of lists
@@ -66,51 +67,30 @@ class _Variable:
         return np.frombuffer(data, self.dtype).reshape(shape)
 
 
-@final
-class ClassicContents:
-    """The contents of a file; `columns`, `attributes`, `scales` and `external` are as those of `Contents`."""
-
-    def __init__(self, path: Path, whole: bool = False) -> None:
-        self.columns: dict[str, Column] = {}
-        self.external: dict[str, str] = {}
-        with source_errors(path):
-            variables = _read_header(File(path), path)
-        self.attributes = {name: dict(variable.attributes) for name, variable in variables.items()}
-        own = {name for name, variable in variables.items() if variable.axes == (name,)}
-        lead = ("",) if whole else ()
-        self.scales = {n: (*lead, *(axis if axis in own else "" for axis in v.axes)) for n, v in variables.items()}
-        for name, variable in variables.items():
-            shape = (1, *variable.shape) if whole else variable.shape
-            self.columns[name] = replace(_column(name, replace(variable, shape=shape)), whole=whole)
-        for bounds, times in cf.inherit_units(self.attributes).items():
-            self.attributes[bounds] = cf.with_units_of(self.attributes[bounds], self.attributes[times])
-            self.columns[bounds] = replace(self.columns[bounds], units_from=times)
-
-    def where(self) -> str:
-        """See `Contents`: there is no data in other files."""
-        return ""
-
-    def default_columns(self) -> dict[str, Column]:
-        others = other_coordinates(self.scales, self.columns)
-        return {name: column for name, column in self.columns.items() if not column.problem and name not in others}
-
-    def left_out(self) -> dict[str, str]:
-        others = other_coordinates(self.scales, self.columns)
-        return others | {name: column.problem for name, column in self.columns.items() if column.problem}
-
-    def all_columns(self) -> dict[str, Column]:
-        return self.columns
+def classic_columns(path: Path, whole: bool) -> tuple[dict[str, Column], dict[str, dict[str, Any]]]:
+    """Return the columns of a file by name, and the attributes of each, as `Contents` has them of an HDF5 file."""
+    with source_errors(path):
+        variables = _read_header(File(path), path)
+    own = {name for name, variable in variables.items() if variable.axes == (name,)}
+    columns = {}
+    for name, variable in variables.items():
+        scales = tuple(axis if axis in own else "" for axis in variable.axes)
+        column = Column(name, variable.shape, dimensions=scales)
+        if whole:
+            column = replace(column, shape=(1, *variable.shape), dimensions=("", *scales), whole=True)
+        columns[name] = _with_field(column, variable.dtype)
+    return columns, {name: dict(variable.attributes) for name, variable in variables.items()}
 
 
 @final
-class ClassicReader:
+class ClassicReader(ColumnReader):
     """An open file, with the latest block of each variable that is read; as `Reader` of HDF5 files.
 
     Raises SourceError if the file cannot be opened, or lacks a variable.
     """
 
     def __init__(self, path: Path, columns: Iterable[Column]) -> None:
-        self._path, self._blocks = path, BlockCache()
+        super().__init__(path)
         self._decodings: dict[str, tuple[dict[str, Any], cf.Decoding]] = {}
         with source_errors(path, KeyError):
             self._file = File(path)
@@ -130,42 +110,31 @@ class ClassicReader:
     def packing(self) -> dict[str, dict[str, Any]]:
         return {path: cf.to_json(attributes) for path, (attributes, _) in self._decodings.items()}
 
-    def value(self, column: Column, row: int, *, alone: bool = False) -> Any:
-        """Row `row` as a sample's value; BadSample names the row."""
-        try:
-            variable = self._variables[column.path]
-            if column.whole:
-                rows = self._read(column.path, 0, variable.shape[0] if variable.shape else 1)
-                element = rows if variable.shape else rows[0]
-            else:
-                count, step = variable.shape[0], 1 if alone else rows_at_once(variable.row_bytes)
-                element = self._blocks.row(column.path, row, count, step, lambda a, b: self._read(column.path, a, b))
-            if column.field.kind == "text":
-                element = element.tobytes().rstrip(b"\0 ")
-            return sample_value(element, column.field)
-        except (BadSample, LookupError) as error:
-            raise BadSample(f"{printable(self._path)}, {column.path}, row {row}: {error}") from error
+    def _element(self, column: Column, row: int, alone: bool) -> Any:
+        variable = self._variables[column.path]
+        if column.whole:
+            rows = self._rows(column, 0, variable.shape[0] if variable.shape else 1)
+            element = rows if variable.shape else rows[0]
+        else:
+            step = 1 if alone else self._step(column)
+            element = self._blocks.row(column.path, row, variable.shape[0], step, partial(self._rows, column))
+        return element.tobytes().rstrip(b"\0 ") if column.field.kind == "text" else element
 
-    def fill(self, column: Column, out: NDArray[Any]) -> None:
-        """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""
-        step = rows_at_once(self._variables[column.path].row_bytes)
-        for low in range(0, len(out), step):
-            out[low : low + step] = self._read(column.path, low, min(low + step, len(out)))
+    def _step(self, column: Column) -> int:
+        return rows_at_once(self._variables[column.path].row_bytes)
 
-    def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
-        rows = self._variables[path].rows(self._file, start, stop)
-        return self._decodings[path][1].apply(rows) if path in self._decodings else rows
+    def _rows(self, column: Column, start: int, stop: int) -> NDArray[Any]:
+        rows = self._variables[column.path].rows(self._file, start, stop)
+        return self._decodings[column.path][1].apply(rows) if column.path in self._decodings else rows
 
 
-def _column(name: str, variable: _Variable) -> Column:
-    column = Column(name, (), variable.shape)
-    if not variable.shape:
+def _with_field(column: Column, dtype: np.dtype[Any]) -> Column:
+    if not column.shape:
         return replace(column, problem="it has no rows")
-    if variable.dtype.kind == "S" and len(variable.shape) <= 2:
+    if dtype.kind == "S" and len(column.shape) <= 2:
         return replace(column, field=Field("text"))
-    field = array_field(variable.dtype, variable.shape[1:])
-    problem = "" if field else f"it {unheld(variable.dtype, variable.shape)}"
-    return replace(column, field=field or column.field, problem=problem)
+    field = array_field(dtype, column.shape[1:])
+    return replace(column, field=field) if field else replace(column, problem=f"it {unheld(dtype, column.shape)}")
 
 
 def _read_header(file: File, path: Path) -> dict[str, _Variable]:

@@ -1,10 +1,13 @@
 """Files or stores of arrays taken as one series: the same fields in each, their rows one after the other, or joined."""
 
+from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, final, get_args
+from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,28 +17,23 @@ from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.format import cf
 from shardio.format.fields import as_ragged
-from shardio.format.unwritten import Unwritten
-from shardio.source import describe_field, label_as_int64
+from shardio.format.unwritten import MissingChunks, Unwritten
+from shardio.source import Sample, check_index, describe_field, label_as_int64
+from shardio.system.units import counted
 
-from ._coordinates import (
-    Coordinates,
-    FillingReader,
-    LoneColumn,
-    check_joined,
-    merged,
-    of_other_axes,
-    read_coordinates,
-    series_hints,
-)
+from ._coordinates import Coordinates, of_other_axes, read_coordinates, series_hints
 from ._fields import (
+    array_field,
     check_same_axes,
     check_same_rows,
     choose_fields,
     known_fields,
+    measure,
     remark_on_rows,
     rename_remarks,
     shortened,
 )
+from ._source_base import ArrayColumn, ColumnReader, ColumnSource, JoinedReaders, OneOpenFile, first_axis
 
 SampleOf: TypeAlias = Literal["file", "group", "row"]
 """A sample is all that a file or a store holds, or all in one of its groups, or a row of its arrays."""
@@ -44,57 +42,50 @@ _MANY_GROUPS = 8  # that hold the same names: more are hardly fields
 _DEEPEST = 16  # groups within groups that are looked at
 
 
-class FileContents(Protocol):
-    """The columns of one file or store: dataclasses with a `path`, `shape`, `field`, `problem` and `file`.
+class FileContents(ABC):
+    """The columns of one file or store.
 
     Attributes:
         path: the file.
         group: the group in it that they are in, by whose names they are called; "" for all of the file.
         columns: all columns by name, also those that cannot be taken.
+        available: the columns that can be chosen, by all their names.
+        usual: the columns to take when none are chosen, by name.
+        lost: why others are left out then, by name.
+        elsewhere: names the data in other files, which are not read, in words that follow the file's name; "" for none.
         scales: by path of a column, the paths of the coordinates of its axes, that of the rows first; "" for none.
         stored: by path, the columns of numbers with one axis.
         hints: what is to be told of it.
     """
 
     path: Path
-    group: str
-    scales: Mapping[str, Sequence[str]]
-    hints: Sequence[str]
+    group = ""
+    columns: Mapping[str, Any]
+    available: Mapping[str, Any]
+    usual: Mapping[str, Any]
+    lost: Mapping[str, str]
+    elsewhere = ""
+    scales: Mapping[str, Sequence[str | None]]
+    stored: Mapping[str, ArrayColumn]
+    hints: Sequence[str] = ()
 
-    @property
-    def columns(self) -> Mapping[str, Any]: ...
-    @property
-    def stored(self) -> Mapping[str, LoneColumn]: ...
-
-    def default_columns(self) -> Mapping[str, Any]:
-        """The columns to take when none are chosen, by name."""
-
-    def all_columns(self) -> Mapping[str, Any]:
-        """The columns that can be chosen, by all their names."""
-
-    def left_out(self) -> Mapping[str, str]:
-        """Why columns are left out when none are chosen, by name."""
-
-    def elsewhere(self) -> str:
-        """Name the data in other files, which are not read, in words that follow the file's name; "" for none."""
-
-    def axes(self, column: Any) -> Sequence[str | None]:
-        """The names of a column's axes, that of the rows first; () if it has none."""
-
+    @abstractmethod
     def described(self, column: Any, decode_cf: bool) -> tuple[Any, str]:
         """A column with what its field states of its values, and a remark on attributes that have no effect, or "".
 
         Raises SourceError, in words that follow the column's name, if its numbers cannot be decoded.
         """
 
-    def opens(self, columns: Iterable[Any]) -> FillingReader:
+    @abstractmethod
+    def opens(self, columns: Iterable[Any]) -> ColumnReader:
         """Open the file to read columns; SourceError if that fails."""
 
-    def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten]:
-        """Return, by path, what of these columns was never written, as far as opening tells.
+    def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten] | None:
+        """Return, by path, what of these columns was never written, as far as opening tells; None if it tells nothing.
 
         Raises SourceError if they cannot be read.
         """
+        return None
 
 
 @final
@@ -140,42 +131,124 @@ class SeriesOptions:
         return self.sample in ("file", "group")
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class FoundSeries:
-    """Files as one source takes them.
+@dataclass(frozen=True, eq=False)
+class SeriesSource(ColumnSource):
+    """The rows of files or stores. It pickles as paths; each worker opens the files itself, one at a time.
 
     Attributes:
         files: those of the first series.
-        columns: for each of them, if they are kept, the columns by field, and the number of their joined file.
-        counts: the number of rows of each.
-        groups: the group of each sample, if samples are groups; `columns` are then those of each group.
+        each: the columns to read by field: of each file, or of each group if samples are groups, or one for all.
+        starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
+        absent: what was never written.
+        groups: the group of each sample, if samples are groups.
         joined: for each of `files` the others that are joined to it; () if none are.
-        axes: what the axes of the fields are called.
-        unwritten: see `Source.unwritten`.
-        remarks, hints: see `Source`.
+        remarks, hints, missing_chunks: see `Source`.
     """
 
-    files: tuple[Path, ...]
-    columns: tuple[Mapping[str, Any], ...]
-    counts: Sequence[int]
+    files: tuple[Path, ...] = field()
+    each: tuple[Mapping[str, Any], ...] = field()
+    starts: NDArray[np.int64] = field()
+    absent: tuple[Unwritten, ...]
     groups: tuple[str, ...]
-    joined: tuple[tuple[Path, ...], ...]
-    axes: Mapping[str, Sequence[str | None]]
-    unwritten: tuple[Unwritten, ...]
-    remarks: tuple[str, ...]
-    hints: tuple[str, ...]
+    joined: tuple[tuple[Path, ...], ...] = field()
+    remarks: tuple[str, ...] = field()
+    hints: tuple[str, ...] = field()
+    missing_chunks: MissingChunks | None = field()
 
-    def starts(self) -> NDArray[np.int64]:
-        """The number of each file's first row, followed by the number of rows; SourceError for too many."""
-        starts = np.cumsum([0, *self.counts], dtype=object)
-        if starts[-1] >= 1 << 62:
-            raise SourceError(f"{printable(self.files[0])} claims {starts[-1]} rows, which are too many")
-        return starts.astype(np.int64)
+    @property
+    def columns(self) -> Mapping[str, Any]:  # type: ignore[override]  # a property for a declared attribute
+        return self.each[0]
+
+    @property
+    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
+        return {name: column.dimensions for name, column in self.columns.items()}
+
+    @property
+    @abstractmethod
+    def _decodes(self) -> bool:
+        """Whether attributes of netCDF are applied."""
+
+    @abstractmethod
+    def _opens(self) -> Callable[[Path, list[Any]], ColumnReader]:
+        """Return a function that opens a file to read columns, and holds no reference to this source."""
+
+    @abstractmethod
+    def _looked_at(self, column: Any) -> tuple[int, int]:
+        """The number of rows from which to measure a column, and the most of them to read, see `measure`."""
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        made: dict[str, Any] = {"decode_cf": self._decodes, "join": bool(self.joined)}
+        if any(column.whole for column in self.columns.values()):
+            made["sample"] = "group" if self.groups else "file"
+        made["axes"] = {name: column.axis for name, column in self.columns.items() if column.axis}
+        return {name: value for name, value in made.items() if value}
+
+    @property
+    def _count(self) -> int:
+        return int(self.starts[-1])
+
+    @cached_property
+    def _readers(self) -> OneOpenFile[JoinedReaders]:
+        # A closure over self would keep the open file alive in a cycle.
+        files, joined, opens = self.files, self.joined or ((),) * len(self.files), self._opens()
+        each = ({},) if self.groups else self.each  # a group's columns are opened when they are read
+        return OneOpenFile(
+            lambda n: JoinedReaders((files[n], *joined[n]), each[n if len(each) > 1 else 0].values(), opens)
+        )
+
+    def _columns(self, number: int) -> Mapping[str, Any]:
+        """The columns of a file, or of a group if samples are groups."""
+        return self.each[number] if len(self.each) > 1 else self.each[0]
+
+    def _at(self, index: int) -> tuple[JoinedReaders, Mapping[str, Any], int]:
+        """The readers and the columns of a sample, and its row."""
+        number = bisect_right(self.starts, index) - 1
+        readers = self._readers.get(number)
+        if not self.groups:
+            return readers, self._columns(number), index - int(self.starts[number])
+        group = self.groups[index]
+        return readers, {name: within(group, column) for name, column in self._columns(index).items()}, 0
+
+    def _value(self, name: str, index: int) -> Any:
+        """One value of a sample, read without the rows beside it."""
+        readers, columns, row = self._at(index)
+        return readers.of(columns[name]).value(columns[name], row, alone=True)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, self._count)
+        readers, columns, row = self._at(index)
+        return {name: readers.of(column).value(column, row) for name, column in columns.items()}
+
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        for number, part in enumerate(np.split(out, self.starts[1:-1])):
+            column = self._columns(number)[name]
+            self._readers.get(number).of(column).fill(column, part)
+
+    def measured(self) -> Self:
+        first = dict[str, Any]()
+        for name, column in self.columns.items():
+            count, most = self._looked_at(column)
+            first[name] = measure(column, count, partial(self._value, name), most)
+        kinds = {name: column.field.kind for name, column in first.items()}
+        each = [
+            {n: replace(c, mean=first[n].mean, field=replace(c.field, kind=kinds[n])) for n, c in columns.items()}
+            for columns in self.each
+        ]
+        return replace(self, each=tuple(each))
 
 
-def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundSeries:
-    """Take files in order; SourceError if they disagree, ConfigError for a choice of fields that there are not."""
+S = TypeVar("S", bound=SeriesSource)
+C = TypeVar("C", bound=ArrayColumn)
+
+
+def read_series(
+    found: Iterable[FileContents], options: SeriesOptions, made: type[S], missing: MissingChunks | None, **how: Any
+) -> S:
+    """Take files in order as a source of the class `made`, with these `missing_chunks` and the fields of its own.
+
+    Raises SourceError if files disagree, ConfigError for a choice of fields that there are not.
+    """
     series: dict[frozenset[str], _Series] = {}
     available: dict[str, None] = {}
     if options.sample == "group":
@@ -184,7 +257,7 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     for contents in found:
         kind, chosen = frozenset[str](), options.fields
         if options.join:
-            kind, names = frozenset(contents.columns), contents.all_columns()
+            kind, names = frozenset(contents.columns), contents.available
             available |= dict.fromkeys(names)
             chosen = chosen if chosen is None else known_fields(chosen, names)
         if kind not in series:
@@ -194,15 +267,14 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     first, *others = each
     if options.join and options.fields is not None:
         choose_fields(options.fields, available, printable(first.paths[0]))
-    told = [hint for one in each for hint in one.told] + (check_joined(each) if options.join else [])
-    in_file = merged(each)
-    columns = tuple(
+    told = [hint for one in each for hint in one.told] + (_check_joined(each) if options.join else [])
+    in_file = _merged(each)
+    columns = [
         {name: replace(each[number].each[at][name], file=number) for name, number in in_file.items()}
         for at in range(len(first.each))
-    )
+    ]
     lost = {name: why for one in each for name, why in one.lost.items()}
     no_effect = {path: told for one in each for path, told in one.no_effect.items()}
-    axes = {name: axes for one in each for name, axes in one.axes.items()}
     renamed = [remark for one in each for remark in rename_remarks(one.options.fields, one.names)]
     unused = shortened(list(no_effect.values()), f"{options.columns} have such attributes")
     remarks = (
@@ -210,7 +282,7 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
         *shortened([f"left out {name!r}: {why}" for name, why in lost.items()], f"{options.columns} are left out"),
         *dict.fromkeys(renamed),
         *(() if options.decode_cf else unused),
-        *remark_on_rows(axes),
+        *remark_on_rows(columns[0]),
     )
     groups = tuple(filter(None, first.groups))
     hints = (
@@ -219,11 +291,22 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
         *(unused if options.decode_cf else ()),  # no option would give these an effect
         *shortened(told, f"hints on {options.what} or their coordinates"),
     )
-    joined = tuple(zip(*(one.paths for one in others), strict=True))
     files = Counter(first.paths)
-    counts = list(files.values()) if groups else first.counts
-    unwritten = tuple(lack for one in each for lack in one.unwritten)
-    return FoundSeries(tuple(files), columns, counts, groups, joined, axes, unwritten, remarks, hints)
+    starts = np.cumsum([0, *(files.values() if groups else first.counts)], dtype=object)
+    if starts[-1] >= 1 << 62:
+        raise SourceError(f"{printable(first.paths[0])} claims {starts[-1]} rows, which are too many")
+    return made(
+        files=tuple(files),
+        each=tuple(columns),
+        starts=starts.astype(np.int64),
+        absent=tuple(lack for one in each for lack in one.unwritten),
+        groups=groups,
+        joined=tuple(zip(*(one.paths for one in others), strict=True)),
+        remarks=remarks,
+        hints=hints,
+        missing_chunks=missing,
+        **how,
+    )
 
 
 def sample_groups(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -271,8 +354,8 @@ def _groups_of(contents: FileContents, sort: Sort) -> Iterator[Any]:
 
 
 @final
-class _Group:
-    """A group of a file as `FileContents`, without coordinates, whose columns are called as they are in the group.
+class _Group(FileContents):
+    """A group of a file, without coordinates, whose columns are called as they are in the group.
 
     Args:
         file: the contents of the file.
@@ -285,30 +368,45 @@ class _Group:
     def __init__(
         self, file: FileContents, group: str, names: Mapping[str, str], outside: Mapping[str, str], *, checks: bool
     ) -> None:
-        self.path, self.group, self._file, self._outside, self._checks = file.path, group, file, outside, checks
-        self.columns = {name: replace(file.columns[whole], path=name) for name, whole in names.items()}
+        self.path, self.group, self._file, self._checks = file.path, group, file, checks
+        self.columns = self.available = {name: replace(file.columns[at], path=name) for name, at in names.items()}
+        self.usual = {name: column for name, column in self.columns.items() if not column.problem}
+        self.lost = {**outside, **{name: column.problem for name, column in self.columns.items() if column.problem}}
         self.elsewhere, self.hints = file.elsewhere, file.hints if checks else ()
-
-    def default_columns(self) -> Mapping[str, Any]:
-        return {name: column for name, column in self.columns.items() if not column.problem}
-
-    def all_columns(self) -> Mapping[str, Any]:
-        return self.columns
-
-    def left_out(self) -> Mapping[str, str]:
-        return {**self._outside, **{name: column.problem for name, column in self.columns.items() if column.problem}}
-
-    def axes(self, column: Any) -> Sequence[str | None]:
-        return self._file.axes(within(self.group, column))
 
     def described(self, column: Any, decode_cf: bool) -> tuple[Any, str]:
         found, remark = self._file.described(within(self.group, column), decode_cf)
         return replace(found, path=column.path), remark
 
-    def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten]:
+    def opens(self, columns: Iterable[Any]) -> ColumnReader:
+        return self._file.opens([within(self.group, column) for column in columns])
+
+    def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten] | None:
         inside = {column.path: within(self.group, column) for column in columns}
         lacking = self._file.check(list(inside.values())) if self._checks else {}
-        return {path: lacking[column.path] for path, column in inside.items() if column.path in lacking}
+        return lacking and {path: lacking[at.path] for path, at in inside.items() if at.path in lacking}
+
+
+def along(column: C, axis: str, fixed: str) -> C | None:
+    """Return a column whose samples are along another axis; None if it has no such axis.
+
+    Args:
+        column: the column; its `problem` says why the axis cannot be that of samples.
+        axis: the axis, by the last part of its name or by its number.
+        fixed: why the column is read along its first axis only; "" if it is not.
+    """
+    names = [(name or "").rpartition("/")[2] for name in column.dimensions]
+    place = names.index(axis) if axis in names else int(axis) if axis.isdecimal() else -1
+    if not 0 <= place < len(column.shape):
+        return None
+    if not place or column.problem:
+        return column
+    if fixed:
+        return replace(column, problem=fixed)
+    shape, axes = first_axis(column.shape, place), first_axis(column.dimensions, place)
+    field = array_field(np.dtype(column.field.dtype), shape[1:])
+    problem = "" if field else f"no field holds {list(shape[1:])} of {column.field.dtype}"
+    return replace(column, shape=shape, axis=place, dimensions=axes, field=field or column.field, problem=problem)
 
 
 def within(group: str, column: Any) -> Any:
@@ -325,14 +423,13 @@ class _Series:
         names: the name of each field's column.
         paths: the files.
         each: the columns of each file by field, or of the first one; without an axis along which files may differ.
-        axes: what the axes of the first file's columns are called, by field.
         groups: the group of each, if it is one.
         counts: the number of rows of each file.
         grouped: the remark that groups of the first file may be samples; "" if they are none, or the user has decided.
         coordinates: those of each file, if they are compared.
         lost, no_effect: why columns are left out, by name, and remarks on attributes without effect, by path.
         told: hints on files, and on coordinates that differ by rounding.
-        unwritten: see `FoundSeries`.
+        unwritten: what was never written.
     """
 
     def __init__(self, options: SeriesOptions) -> None:
@@ -340,7 +437,6 @@ class _Series:
         self.names: dict[str, str] = {}
         self.paths: list[Path] = []
         self.each: list[dict[str, Any]] = []
-        self.axes: dict[str, Sequence[str | None]] = {}
         self.groups: list[str] = []
         self.counts: list[int] = []
         self.grouped: Message | str = ""
@@ -374,7 +470,7 @@ class _Series:
             told = "{} holds {} groups of the same {}, such as {!r}: {sample:group} takes each group as a sample, "
             told += "{sample:row} keeps the rows of each as fields"
             self.grouped = Message(told, printable(contents.path), count, self.options.columns, next(iter(groups)))
-        timed = any(axis and "time" in axis.lower() for c in contents.columns.values() for axis in contents.axes(c))
+        timed = any(axis and "time" in axis.lower() for c in contents.columns.values() for axis in c.dimensions)
         if not timed and not any(map(any, contents.scales.values())):
             self._shapes = [column.shape for column in contents.columns.values()]
 
@@ -396,32 +492,31 @@ class _Series:
     def _add(self, contents: FileContents) -> None:
         options, place = self.options, printable(contents.path / contents.group)
         first = printable(self.paths[0] / self.groups[0]) if self.paths else place
-        usual, rule = contents.default_columns(), f"{options.what} must agree"
+        usual, rule = contents.usual, f"{options.what} must agree"
         if options.fields is None:
-            if elsewhere := contents.elsewhere():
-                raise SourceError("{} {}; or choose others with {fields}", place, elsewhere)
-            self.lost = {**(lost := contents.left_out()), **self.lost}
+            if contents.elsewhere:
+                raise SourceError("{} {}; or choose others with {fields}", place, contents.elsewhere)
+            self.lost = {**contents.lost, **self.lost}
             if not usual:
-                why = "; ".join(f"{name!r}: {reason}" for name, reason in lost.items()) or "none"
+                why = "; ".join(f"{name!r}: {reason}" for name, reason in contents.lost.items()) or "none"
                 raise SourceError(f"{place} holds no {options.columns} with rows that can be taken: {why}")
         self.names = self.names or self._choose(contents)
         if options.fields is None and (extra := usual.keys() - self.names.values()):
             raise SourceError(f"{rule}: {place} has {min(extra)!r}, {first} has not")
         found = self._take(contents, place, first)
-        axes = {name: contents.axes(column) for name, column in found.items()}
-        self.axes = self.axes or axes
-        check_same_axes(axes, self.axes, place, first, options.what)
         if options.each or not self.each:
             self.each.append(found)
+        check_same_axes(found, self.columns, place, first, options.what)
         self._check_same(found, place, first)
         self.paths.append(contents.path)
         self.groups.append(contents.group)
         self.counts.append(next(iter(found.values())).shape[0])
         self.told += contents.hints
-        lacking, number = contents.check(list(found.values())), len(self.paths) - 1
-        for name, column in found.items():
-            one = lacking.get(column.path) or Unwritten("", "", self.counts[-1])
-            self.unwritten.append(replace(one, name=name, file=printable(contents.path.name), number=number))
+        number = len(self.paths) - 1
+        if (lacking := contents.check(list(found.values()))) is not None:
+            for name, column in found.items():
+                one = lacking.get(column.path) or Unwritten("", "", self.counts[-1])
+                self.unwritten.append(replace(one, name=name, file=printable(contents.path.name), number=number))
         if options.compared and not options.whole:
             scales = [contents.scales.get(column.path, ())[:1] for column in found.values()]
             rows = [scale[0] for scale in scales if scale and scale[0]]
@@ -433,17 +528,17 @@ class _Series:
 
     def _choose(self, contents: FileContents) -> dict[str, str]:
         fields = self.options.fields
-        available = contents.default_columns() if fields is None else contents.all_columns()
+        available = contents.usual if fields is None else contents.available
         try:
             return choose_fields(fields, available, printable(contents.path))
         except ConfigError as error:
-            if elsewhere := contents.elsewhere():
-                raise ConfigError("{}; the file {}", error, elsewhere) from error
+            if contents.elsewhere:
+                raise ConfigError("{}; the file {}", error, contents.elsewhere) from error
             raise
 
     def _take(self, contents: FileContents, place: str, first: str) -> dict[str, Any]:
         """The chosen columns by field; SourceError if one cannot be taken, or they differ in their number of rows."""
-        available, found = contents.all_columns(), dict[str, Any]()
+        available, found = contents.available, dict[str, Any]()
         for called, name in self.names.items():
             column = available.get(name)
             if column is None:
@@ -489,12 +584,54 @@ class _Series:
                 raise SourceError(told, name, difference.between(place, first), advice if difference.decodes else "")
 
 
+def _check_joined(series: Sequence[_Series]) -> list[str]:
+    """Raise SourceError unless the files of several series belong to the same rows, file by file; return hints."""
+    hints: list[str] = []
+    first = [printable(files.paths[0]) for files in series]
+    if len(series) == 1:
+        raise SourceError("{join} takes files of different datasets, and all hold those of {}: leave it out", first[0])
+    for number, files in enumerate(series[1:], 1):
+        if len(files.paths) != len(series[0].paths):
+            raise SourceError(
+                "{join}: {} with the datasets of {}, and {} with those of {}: each needs one to be joined to",
+                counted(len(series[0].paths), "file"),
+                first[0],
+                counted(len(files.paths), "file"),
+                first[number],
+            )
+        pairs = zip(series[0].coordinates, files.coordinates, series[0].counts, files.counts, strict=True)
+        for ours, theirs, rows, other_rows in pairs:
+            hints += ours.check_same(theirs, ours.values, "files that are joined must have the same coordinates")
+            if rows != other_rows:
+                places = printable(ours.file), printable(theirs.file)
+                told = "files that are joined must have the same rows: {} in {}, and {} in {}"
+                raise SourceError(told, rows, places[0], other_rows, places[1])
+    return hints
+
+
+def _merged(series: Sequence[_Series]) -> dict[str, int]:
+    """Return the number of the series that has each field; SourceError for one in several that is no coordinate."""
+    found: dict[str, int] = {}
+    for number, one in enumerate(series):
+        for name, column in one.columns.items():
+            before = found.setdefault(name, number)
+            if before != number and column.path not in one.coordinates[0].values:
+                raise SourceError(
+                    "{join}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
+                    "{fields}",
+                    column.path,
+                    printable(series[before].paths[0]),
+                    printable(one.paths[0]),
+                )
+    return found
+
+
 def _form(column: Any) -> tuple[Any, ...]:
     """Return the attributes that a field's columns share in all files."""
     return (replace(column.field, attributes=None), *column.form())
 
 
-def _decoded(contents: FileContents) -> Iterator[LoneColumn]:
+def _decoded(contents: FileContents) -> Iterator[ArrayColumn]:
     """Yield the columns of numbers with one axis, decoded if that is possible."""
     for column in contents.stored.values():
         try:

@@ -4,9 +4,10 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,13 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import order_hints
 from shardio.foreign.locations import ValueLocations
+from shardio.foreign.names import printable
 from shardio.source import Field, Source
 
+from ._fields import sample_value
+
+_T = TypeVar("_T")
+_BYTES = Field("bytes")
 _BLOCK = 1 << 20  # bytes per read: enough to outweigh the cost of a call, and no loss if the rest is not used
 _BAND = 16 << 20  # the most bytes of adjacent chunks to read whole for one of their rows
 
@@ -118,6 +124,42 @@ class ColumnSource(DataclassSource, ABC):
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayColumn:
+    """An array of a file or a store whose rows can become a field.
+
+    Attributes:
+        path: its path in the file.
+        shape: its shape, `(n, ...)`.
+        field: the field that holds its rows.
+        problem: why it cannot be a field; empty if it can.
+        mean: the average bytes of a row; 0 where that is not known yet.
+        dimensions: the names of its axes, that of the samples first; () if it has none.
+        axis: the axis of the array that the samples are along, which is the first one of `shape`.
+        file: the number, from 1, of the joined file that it is in; 0 for the file itself.
+        whole: whether the array is one row: a sample is a file or a group, and the shape begins with an axis of 1.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    field: Field = _BYTES
+    problem: str = ""
+    mean: int = 0
+    dimensions: tuple[str | None, ...] = ()
+    axis: int = 0
+    file: int = 0
+    whole: bool = False
+
+    def form(self) -> tuple[Any, ...]:
+        """Return the attributes that a field's columns share in all files, besides kind, dtype and shape."""
+        return ()
+
+
+def first_axis(axes: tuple[_T, ...], axis: int) -> tuple[_T, ...]:
+    """Return what is known of each axis of an array, with one of them moved to the front."""
+    return (*axes[axis : axis + 1], *axes[:axis], *axes[axis + 1 :])
+
+
 def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: tuple[int, ...] = ()) -> int:
     """The number of rows to read at once: about a megabyte, in whole chunks unless adjacent chunks are too large.
 
@@ -162,9 +204,6 @@ class BlockCache:
         return block[row - low]
 
 
-_T = TypeVar("_T")
-
-
 @final
 class OneOpenFile(Generic[_T]):
     """Numbered files with a method `close`, one open at a time. A forked child uses none that it inherited."""
@@ -186,15 +225,48 @@ class OneOpenFile(Generic[_T]):
         return found
 
 
-class _Closable(Protocol):
+class ColumnReader(ABC):
+    """An open file of columns, with the latest block of each.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._blocks = path, BlockCache()
+
+    @abstractmethod
     def close(self) -> None: ...
 
+    @abstractmethod
+    def _element(self, column: Any, row: int, alone: bool) -> Any:
+        """Row `row` of a column as it is read; BadSample if that fails."""
 
-_Reader = TypeVar("_Reader", bound=_Closable)
+    @abstractmethod
+    def _step(self, column: Any) -> int:
+        """The number of rows to read at once."""
+
+    @abstractmethod
+    def _rows(self, column: Any, start: int, stop: int) -> NDArray[Any]:
+        """Rows that follow each other; BadSample if they cannot be read."""
+
+    def value(self, column: Any, row: int, *, alone: bool = False) -> Any:
+        """Row `row` as a sample's value; BadSample names the row. `alone` reads only this row instead of its block."""
+        try:
+            return sample_value(self._element(column, row, alone), column.field)
+        except (BadSample, LookupError, TypeError) as error:  # TypeError: an empty value instead of numbers
+            where = ", ".join(filter(None, (printable(self._path), column.path)))
+            raise BadSample(f"{where}, row {row}: {error}") from error
+
+    def fill(self, column: Any, out: NDArray[Any]) -> None:
+        """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""
+        step = self._step(column)
+        for low in range(0, len(out), step):
+            out[low : low + step] = self._rows(column, low, min(low + step, len(out)))
 
 
 @final
-class JoinedReaders(Generic[_Reader]):
+class JoinedReaders:
     """The open readers of a file and of those that are joined to it.
 
     Args:
@@ -204,9 +276,9 @@ class JoinedReaders(Generic[_Reader]):
     """
 
     def __init__(
-        self, paths: Sequence[Path], columns: Sequence[Any], opens: Callable[[Path, list[Any]], _Reader]
+        self, paths: Sequence[Path], columns: Collection[Any], opens: Callable[[Path, list[Any]], ColumnReader]
     ) -> None:
-        self._readers: list[_Reader] = []
+        self._readers: list[ColumnReader] = []
         try:
             for number, path in enumerate(paths):
                 self._readers.append(opens(path, [column for column in columns if column.file == number]))
@@ -214,10 +286,9 @@ class JoinedReaders(Generic[_Reader]):
             self.close()
             raise
 
-    def of(self, column: Any) -> _Reader:
+    def of(self, column: Any) -> Any:
         """Return the reader of a column."""
-        reader: _Reader = self._readers[column.file]
-        return reader
+        return self._readers[column.file]
 
     def close(self) -> None:
         for reader in self._readers:

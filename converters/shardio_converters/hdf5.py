@@ -8,8 +8,8 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -24,21 +24,14 @@ from shardio.foreign.names import Paths, printable
 from shardio.format import cf
 from shardio.format.fields import listed_ragged
 from shardio.format.unwritten import MissingChunks, Unwritten
-from shardio.source import Hdf5Names, Places, Sample, check_index
+from shardio.source import Hdf5Names, Places
 
-from ._fields import (
-    array_field,
-    evenly_spaced,
-    measure,
-    remark_on_packing,
-    with_attributes,
-)
+from ._fields import evenly_spaced, remark_on_packing, with_attributes
 from ._files import source_errors
-from ._hdf5_columns import Column, Contents, is_matlab
+from ._hdf5_columns import Column, Contents, is_hidden, is_matlab
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
-from ._netcdf3 import ClassicContents, ClassicReader
-from ._series import SampleOf, SeriesOptions, read_series, within
-from ._source_base import ColumnSource, JoinedReaders, OneOpenFile
+from ._netcdf3 import ClassicReader, classic_columns
+from ._series import FileContents, SampleOf, SeriesOptions, SeriesSource, along, read_series
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
 _SAMPLED = 8  # rows to look for values that were never written
@@ -134,23 +127,12 @@ def hdf5(
     options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged), sample=sample, sort=sort)
     if options.whole and axis is not None:
         raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
-    contents = (_Contents(path, external_links, read_timeout, options.whole, axis) for path in paths)
-    found = read_series(contents, options)
+    how: Any = {"external_links": external_links, "read_timeout": read_timeout}
+    contents = (_Contents(path, options.whole, axis, **how) for path in paths)
+    found = read_series(contents, options, Hdf5, missing_chunks, **how)
     remarks = (*other_files(src, paths, "HDF5 files"), *found.remarks)
-    (columns,), starts, axes = found.columns, found.starts(), found.axes
-    hints = (*found.hints, *(_reversed_axes(columns) if is_matlab(paths[0]) else ()))
-    how = (
-        external_links,
-        read_timeout,
-        remarks,
-        hints,
-        found.joined,
-        axes,
-        found.groups,
-        found.unwritten,
-        missing_chunks,
-    )
-    return Hdf5(found.files, columns, starts, *how).measured()
+    hints = (*found.hints, *(_reversed_axes(found.columns) if is_matlab(paths[0]) else ()))
+    return replace(found, remarks=remarks, hints=hints).measured()
 
 
 def _reversed_axes(columns: Mapping[str, Column]) -> Iterator[str]:
@@ -166,52 +148,46 @@ def _reversed_axes(columns: Mapping[str, Column]) -> Iterator[str]:
 
 
 @final
-class _Contents:
-    """The contents of an HDF5 or NetCDF-3 file, see `FileContents`."""
+class _Contents(FileContents):
+    """The contents of an HDF5 or NetCDF-3 file."""
 
-    group = ""
-
-    def __init__(self, path: Path, external_links: bool, read_timeout: float, whole: bool, axis: str | None) -> None:
+    def __init__(self, path: Path, whole: bool, axis: str | None, external_links: bool, read_timeout: float) -> None:
         self.path, self._external_links, self._read_timeout = path, external_links, read_timeout
-        self._found: Contents | ClassicContents
-        if is_netcdf3(path):
-            self._found = ClassicContents(path, whole)
-        else:
-            try_in_helper(path, read_timeout, "walk", external_links=external_links)
-            with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
-                self._found = Contents(file, path, external_links, whole)
-        scales, found = self._found.scales, self._found.columns
-        if axis is not None and isinstance(self._found, ClassicContents):
+        self._classic = is_netcdf3(path)
+        if self._classic and axis is not None:
             raise SourceError(
                 "{}: {axis} is for NetCDF-4 and HDF5: `nccopy -k nc4` makes such a file of one of NetCDF-3", path
             )
-        if axis is not None:
-            self._found.columns = {name: _along(one, scales.get(one.path, ()), axis) for name, one in found.items()}
-            for one in self._found.columns.values():
-                if one.axis and (names := scales[one.path]):
-                    scales[one.path] = (names[one.axis], *names[: one.axis], *names[one.axis + 1 :])
-        self.scales: Mapping[str, Sequence[str]] = scales
-        self.default_columns, self.all_columns = self._found.default_columns, self._found.all_columns
-        self.left_out = self._found.left_out
-        self.hints: Sequence[str] = ()
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        return self._found.columns
-
-    @property
-    def stored(self) -> Mapping[str, Column]:
-        columns = self.columns.values()
-        return {c.path: c for c in columns if not c.problem and not c.members and c.field.kind == "scalar"}
-
-    def elsewhere(self) -> str:
-        return self._found.where() if self._found.external else ""
-
-    def axes(self, column: Column) -> Sequence[str | None]:
-        return self.scales.get(column.path, ())
+        if self._classic:
+            found, self._attributes = classic_columns(path, whole)
+            names, hidden = {name: name for name in found}, set[str]()
+        else:
+            try_in_helper(path, read_timeout, "walk", external_links=external_links)
+            with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
+                walked = Contents(file, path, external_links, whole)
+            found, self._attributes, names = walked.columns, walked.attributes, walked.names()
+            hidden = set(filter(is_hidden, found))
+            self.elsewhere = walked.where() if walked.external else ""
+        for bounds, times in cf.inherit_units(self._attributes).items():
+            self._attributes[bounds] = cf.with_units_of(self._attributes[bounds], self._attributes[times])
+            found |= {name: replace(one, units_from=times) for name, one in found.items() if one.path == bounds}
+        self.columns = found if axis is None else {name: _along(column, axis) for name, column in found.items()}
+        self.available = {name: self.columns[real] for name, real in names.items()}
+        self.scales = scales = {column.path: column.dimensions for column in self.columns.values()}
+        first = {axes[0] for axes in scales.values() if len(axes) > 1}
+        others = [scale for axes in scales.values() for scale in axes[1:] if scale in found and scale not in first]
+        self.lost = dict.fromkeys(others, "it is the coordinate of an axis that is not the rows")
+        self.lost |= {name: one.problem for name, one in self.columns.items() if one.problem and name not in hidden}
+        self.usual = {
+            name: one
+            for name, one in self.columns.items()
+            if not one.problem and name not in others and name not in hidden
+        }
+        taken = [column for column in self.columns.values() if not column.problem and not column.members]
+        self.stored = {column.path: column for column in taken if column.field.kind == "scalar"}
 
     def described(self, column: Column, decode_cf: bool) -> tuple[Column, str]:
-        attributes = self._found.attributes.get(column.path, {})
+        attributes = self._attributes.get(column.path, {})
         if column.field.fixed and not column.members:
             field, remark = with_attributes(column.field, attributes, column.path, decode_cf)
             return replace(column, field=field, decoded=decode_cf), remark
@@ -230,7 +206,7 @@ class _Contents:
         if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not self._external_links:
             raise SourceError(f"{printable(self.path)} claims {rows} rows, more than its {size} bytes have room for")
         found: Any = {}
-        if isinstance(self._found, Contents):
+        if not self._classic:
             names, links = datasets_of(columns), self._external_links
             told = try_in_helper(self.path, self._read_timeout, "open_datasets", names=names, external_links=links)
             found = json.loads(told[0]) if told else {}
@@ -239,69 +215,36 @@ class _Contents:
         return {name: Unwritten(**one) for name, one in found.items() if name not in moved}
 
 
-def _along(column: Column, scales: Sequence[str], axis: str) -> Column:
+def _along(column: Column, axis: str) -> Column:
     """A column whose samples are along another axis; one with a problem if it has no such axis."""
-    names = [scale.rpartition("/")[2] for scale in scales]
-    place = names.index(axis) if axis in names else int(axis) if axis.isdecimal() else -1
-    if column.problem or not place:
-        return column
-    if not 0 < place < len(column.shape):
-        return replace(column, problem=f"it has no axis {axis!r}")
-    shape = (column.shape[place], *column.shape[:place], *column.shape[place + 1 :])
-    field = array_field(np.dtype(column.field.dtype), shape[1:]) if column.field.kind == "array" else None
-    if field is None or column.members or column.ragged:
-        return replace(column, problem="only arrays of numbers are read along another axis than the first")
-    return replace(column, shape=shape, field=field, axis=place)
+    is_array = column.field.kind == "array" and not column.members and not column.ragged
+    fixed = "" if is_array else "only arrays of numbers are read along another axis than the first"
+    return along(column, axis, fixed) or replace(column, problem=column.problem or f"it has no axis {axis!r}")
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Hdf5(ColumnSource):
-    """The rows of HDF5 files. It pickles as paths; each worker opens the files itself, one at a time.
+class Hdf5(SeriesSource):
+    """The rows of HDF5 files.
 
     Attributes:
-        files: the files.
-        columns: the columns to read, by field.
-        starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
-        joined: for each of `files` the others that are joined to it; () if none are.
-        axes: what the axes of the columns are called, by field.
-        groups: the group of each sample, if samples are groups.
-        absent: what was never written.
-        missing_chunks: see `Source`.
     """
 
-    files: tuple[Path, ...] = field()
-    columns: Mapping[str, Column]
-    starts: NDArray[np.int64]
     external_links: bool
     read_timeout: float
-    remarks: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    joined: tuple[tuple[Path, ...], ...] = ()
-    axes: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()
-    absent: tuple[Unwritten, ...] = ()
-    missing_chunks: MissingChunks | None = None
     source = "hdf5"
 
     @property
-    def _count(self) -> int:
-        return int(self.starts[-1])
+    def _decodes(self) -> bool:
+        return any(column.decoded for column in self.columns.values())
 
-    @cached_property
-    def _readers(self) -> OneOpenFile[JoinedReaders[Reader | ClassicReader]]:
-        # A closure over self would keep the open file alive in a cycle.
-        files, columns = self.files, tuple(self.columns.values())
-        opens = partial(_open, external_links=self.external_links, read_timeout=self.read_timeout)
-        columns = () if self.groups else columns  # a group's are opened when they are read
-        joined = self.joined or ((),) * len(files)
-        return OneOpenFile(lambda number: JoinedReaders((files[number], *joined[number]), columns, opens))
+    def _opens(self) -> Callable[[Path, Iterable[Column]], Reader | ClassicReader]:
+        return partial(_open, external_links=self.external_links, read_timeout=self.read_timeout)
 
-    @property
-    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
-        return self.axes
+    def _looked_at(self, column: Column) -> tuple[int, int]:
+        return self._count, 0 if column.ragged else 100  # offsets tell the sizes of a ragged column
 
     @property
     def adoption(self) -> Hdf5Names | Places:
@@ -322,19 +265,9 @@ class Hdf5(ColumnSource):
         in_file = {name: column.file for name, column in self.columns.items() if column.file}
         return Hdf5Names(self.starts, names, self._packing, in_file)
 
-    @property
-    def changes(self) -> Mapping[str, Any]:
-        columns = self.columns.values()
-        made = {"decode_cf": any(column.decoded for column in columns), "join": bool(self.joined)}
-        whole = {"sample": "group" if self.groups else "file"} if any(column.whole for column in columns) else {}
-        axes = {name: column.axis for name, column in self.columns.items() if column.axis}
-        return {name: True for name, value in made.items() if value} | whole | ({"axes": axes} if axes else {})
-
     def _spans(self, index: int) -> Mapping[str, tuple[int, int]]:
-        arrays = {name: column for name, column in self.columns.items() if column.field.kind != "scalar"}
-        return {
-            name: self._at(column, index, lambda reader, one, _: reader.span(one)) for name, column in arrays.items()
-        }
+        readers, columns, _ = self._at(index)
+        return {name: readers.of(one).span(one) for name, one in columns.items() if one.field.kind != "scalar"}
 
     def _packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
         readers = self._readers.get(number)
@@ -357,7 +290,7 @@ class Hdf5(ColumnSource):
             held = list[int]()
             for row in rows:
                 with contextlib.suppress(BadSample):
-                    held += [row] if (np.asarray(self._value(column, row, alone=True)) == fill).any() else []
+                    held += [row] if (np.asarray(self._value(name, row)) == fill).any() else []
             if held:
                 number = bisect_right(self.starts, held[0]) - 1
                 first, file = f"row {held[0] - int(self.starts[number])}", self.files[number].name
@@ -380,28 +313,6 @@ class Hdf5(ColumnSource):
                     if isinstance(reader := self._readers.get(number).of(column), Reader):
                         reader.add_lengths(column, part)
         return sizes
-
-    def __getitem__(self, index: int) -> Sample:
-        check_index(index, self._count)
-        return {name: self._value(column, index) for name, column in self.columns.items()}
-
-    def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
-        return self._at(column, index, lambda reader, one, row: reader.value(one, row, alone=alone))
-
-    def _at(self, column: Column, index: int, read: Callable[[Any, Column, int], Any]) -> Any:
-        """Return `read(reader, column, row)` for sample `index`."""
-        number = bisect_right(self.starts, index) - 1
-        reader, row = self._readers.get(number).of(column), index - int(self.starts[number])
-        return read(reader, within(self.groups[index], column), 0) if self.groups else read(reader, column, row)
-
-    def _fill(self, name: str, out: NDArray[Any]) -> None:
-        for number, part in enumerate(np.split(out, self.starts[1:-1])):
-            self._readers.get(number).of(self.columns[name]).fill(self.columns[name], part)
-
-    def _measured(self, column: Column) -> Any:
-        # Offsets tell the sizes of a ragged column.
-        read = partial(self._value, column, alone=True)
-        return measure(column, self._count, read, 0 if column.ragged else 100)
 
 
 def _open(path: Path, columns: Iterable[Column], external_links: bool, read_timeout: float) -> Reader | ClassicReader:

@@ -13,9 +13,9 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
@@ -33,14 +33,7 @@ from shardio.foreign.zarr import FoundArray, ZarrStore, find_stores, open_store
 from shardio.format import cf
 from shardio.format.limits import MAX_VALUE_BYTES
 from shardio.format.unwritten import MissingChunks, Unwritten
-from shardio.source import (
-    Field,
-    Sample,
-    ZarrIndexes,
-    check_index,
-    load_optional,
-    local_path,
-)
+from shardio.source import Field, ZarrIndexes, load_optional, local_path
 from shardio.system.regular_files import check_regular
 from shardio.system.units import counted
 
@@ -48,13 +41,11 @@ from ._fields import (
     array_field,
     check_characters,
     dtype_in_words,
-    measure,
-    sample_value,
     with_attributes,
 )
 from ._files import source_errors
-from ._series import SampleOf, SeriesOptions, read_series, within
-from ._source_base import BlockCache, ColumnSource, JoinedReaders, OneOpenFile, rows_at_once
+from ._series import FileContents, SampleOf, SeriesOptions, SeriesSource, along, read_series, within
+from ._source_base import ArrayColumn, ColumnReader, rows_at_once
 
 _DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -138,17 +129,15 @@ def zarr(
     options = SeriesOptions(fields, decode_cf, join, sample=sample, sort=sort, **called)
     if options.whole and axis is not None:
         raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
-    found = read_series((_Contents(root, axis, options.whole) for root in roots), options)
-    remarks = (*part_remarks(src, roots), *found.remarks)
-    masked = [name for name, column in found.columns[0].items() if column.decoding and _masks_zeros(column)]
+    found = read_series((_Contents(root, axis, options.whole) for root in roots), options, Zarr, missing_chunks)
+    masked = [name for name, column in found.columns.items() if column.decoding and _masks_zeros(column)]
     told = "zeros of {} become NaN by {decode_cf:True}, as in xarray: Zarr's default fill_value 0 counts as _FillValue"
     hints = (
         *found.hints,
-        *_pyramid_hints(found.columns[0]),
+        *_pyramid_hints(found.columns),
         *([Message(told, ", ".join(map(repr, masked)))] if masked else []),
     )
-    made = found.files, found.columns, found.starts(), remarks, hints, found.joined, found.groups, missing_chunks
-    return Zarr(*made).measured()
+    return replace(found, remarks=(*part_remarks(src, roots), *found.remarks), hints=hints).measured()
 
 
 def _pyramid_hints(columns: Mapping[str, "_Column"]) -> tuple[str, ...]:
@@ -161,87 +150,47 @@ def _pyramid_hints(columns: Mapping[str, "_Column"]) -> tuple[str, ...]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(ArrayColumn):
     """An array that can become a field.
 
     Attributes:
-        path: its path in the store.
-        shape: its shape, `(n, ...)`.
-        field: the field that holds its rows.
-        problem: why it cannot be a field; empty if it can.
-        mean: the average bytes of a row; 0 where that is not known yet.
         attributes: its attributes of netCDF that say what its numbers mean, see `shardio.format.cf`; None for none.
         decoding: how its numbers are decoded; None if they are taken as they are stored.
-        axis: the axis that the samples are along.
         layout: how its numbers lie in chunks; None if zarr reads it.
         metadata: the JSON value that this follows from.
-        dimensions: the names of its axes, that of the samples first; () if it has none.
-        file: the number, from 1, of the joined store that it is in; 0 for the store itself.
-        whole: whether the array is one row: a sample is a store or a group, and the shape begins with an axis of 1.
     """
 
-    path: str
-    shape: tuple[int, ...]
-    field: Field = _BYTES
-    problem: str = ""
-    mean: int = 0
     attributes: Mapping[str, Any] | None = None
     decoding: cf.Decoding | None = None
-    axis: int = 0
     layout: ArrayLayout | None = None
     metadata: Mapping[str, Any] | None = None
-    dimensions: tuple[str | None, ...] = ()
-    file: int = 0
-    whole: bool = False
 
     @property
     def dates(self) -> bool:
         """Whether its numbers are those of datetime64, which are always decoded."""
         return units_of_dates(self.metadata or {}) is not None
 
-    def form(self) -> tuple[Any, ...]:
-        """Return (): columns of a field share only its kind, dtype and shape in all stores."""
-        return ()
-
 
 @final
 @dataclass(frozen=True, eq=False)
-class Zarr(ColumnSource):
-    """The rows of stores' arrays. It pickles as paths; each worker opens the stores itself, one at a time.
+class Zarr(SeriesSource):
+    """The rows of stores' arrays."""
 
-    Attributes:
-        files: the stores.
-        stores: the columns to read of each, by field; of each group, if samples are groups.
-        starts: the number of each store's first sample, followed by the number of samples, `[stores + 1]`.
-        joined: for each of `files` the others that are joined to it; () if none are.
-        groups: the group of each sample, if samples are groups.
-        missing_chunks: see `Source`.
-    """
-
-    files: tuple[Path, ...] = field()
-    stores: tuple[Mapping[str, _Column], ...]
-    starts: NDArray[np.int64]
-    remarks: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    joined: tuple[tuple[Path, ...], ...] = ()
-    groups: tuple[str, ...] = ()
-    missing_chunks: MissingChunks | None = None
     source = "zarr"
 
     @property
-    def columns(self) -> Mapping[str, _Column]:  # type: ignore[override]  # a property for a declared attribute
-        return self.stores[0]
+    def _decodes(self) -> bool:
+        return any(column.decoding and not column.dates for column in self.columns.values())
 
-    @property
-    def _count(self) -> int:
-        return int(self.starts[-1])
+    def _opens(self) -> Callable[[Path, Iterable[_Column]], "_Reader"]:
+        return _Reader
 
-    @cached_property
-    def _readers(self) -> "OneOpenFile[JoinedReaders[_Reader]]":
-        files, stores = self.files, self.stores  # a closure over self would keep the store open
-        joined = self.joined or ((),) * len(files)
-        opens: Any = _Reader
-        return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()], opens))
+    def _looked_at(self, column: _Column) -> tuple[int, int]:
+        return 1 if self.groups else int(self.starts[1]), _MEASURED
+
+    def _paths(self, number: int) -> tuple[Path, ...]:
+        """A store, and those that are joined to it."""
+        return (self.files[number], *(self.joined[number] if self.joined else ()))
 
     @property
     def adoption(self) -> ZarrIndexes:
@@ -251,29 +200,15 @@ class Zarr(ColumnSource):
             raise SourceError(rule, printable(self.files[0]), self.changes["sample"])
         return ZarrIndexes(self.starts, names, self._index)
 
-    @property
-    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
-        return {name: column.dimensions for name, column in self.columns.items()}
-
-    @property
-    def changes(self) -> Mapping[str, Any]:
-        axes = {name: column.axis for name, column in self.columns.items() if column.axis}
-        decodes = any(column.decoding and not column.dates for column in self.columns.values())
-        made = {"decode_cf": decodes, "axes": axes, "join": bool(self.joined)}
-        if any(column.whole for column in self.columns.values()):
-            made["sample"] = "group" if self.groups else "file"
-        return {name: value for name, value in made.items() if value}
-
     def _index(self, number: int, *, listed: bool = True) -> ZarrIndex:
         arrays = dict[str, IndexedArray]()
-        roots = (self.files[number], *(self.joined[number] if self.joined else ()))
-        stores = [open_store(root) for root in roots]
-        for name, column in self.stores[number].items():
+        stores = [open_store(root) for root in self._paths(number)]
+        for name, column in self.each[number].items():
             if column.layout is None or column.metadata is None:
                 raise SourceError(
                     "{}: {!r} is not read in place, as it holds no numbers, or in codecs that shardio does not know; "
                     "choose others with {fields}, or convert it",
-                    printable(roots[column.file]),
+                    printable(stores[column.file].root),
                     column.path or "array",
                 )
             packing = None if column.decoding is None else cf.to_json(column.attributes or {})
@@ -297,11 +232,10 @@ class Zarr(ColumnSource):
 
     def _unwritten(self, tables: bool) -> Iterator[Unwritten]:
         before, stores = -1, list[ZarrStore]()
-        for sample, columns in enumerate(self.stores):
+        for sample, columns in enumerate(self.each):
             number = bisect_right(self.starts, sample) - 1 if self.groups else sample
             if number != before:
-                roots = (self.files[number], *(self.joined[number] if self.joined else ()))
-                before, stores = number, [open_store(root) for root in roots]
+                before, stores = number, [open_store(root) for root in self._paths(number)]
             for name, given in columns.items():
                 column = within(self.groups[sample], given) if self.groups else given
                 store, layout = stores[column.file], column.layout
@@ -320,47 +254,15 @@ class Zarr(ColumnSource):
                     rows: Any = array_rows(store.chunks(column.path), column.path, layout, column.axis, entries)
                     yield of_chunks(one, layout, column.axis, rows.chunks.inner_written(there), inner=True)
 
-    def measured(self) -> "Zarr":
-        first = {name: self._measured(column) for name, column in self.columns.items()}
-        stores = [
-            {
-                name: replace(column, mean=first[name].mean, field=replace(column.field, kind=first[name].field.kind))
-                for name, column in store.items()
-            }
-            for store in self.stores
-        ]
-        return replace(self, stores=tuple(stores))
-
-    def __getitem__(self, index: int) -> Sample:
-        check_index(index, self._count)
-        number = bisect_right(self.starts, index) - 1
-        row, reader = index - int(self.starts[number]), self._readers.get(number)
-        columns = self.stores[number].items()
-        if self.groups:
-            row, columns = 0, {n: within(self.groups[index], c) for n, c in self.stores[index].items()}.items()
-        return {name: reader.of(column).value(column, row) for name, column in columns}
-
-    def _fill(self, name: str, out: NDArray[Any]) -> None:
-        for number, part in enumerate(np.split(out, self.starts[1:-1])):
-            column = self.stores[number][name]
-            self._readers.get(number).of(column).fill(column, part)
-
-    def _measured(self, column: _Column) -> Any:
-        reader, first = self._readers.get(0).of(column), within(self.groups[0], column) if self.groups else column
-        return measure(
-            column, 1 if self.groups else int(self.starts[1]), lambda row: reader.value(first, row), _MEASURED
-        )
-
 
 @final
-class _Reader:
+class _Reader(ColumnReader):
     """An open store, with the latest block of each of its arrays."""
 
     def __init__(self, root: Path, columns: Iterable[_Column]) -> None:
-        self._root = root
-        self._blocks = BlockCache()
+        super().__init__(root)
         self._library: Any = None
-        self._rows: dict[str, Any] = {}
+        self._rows_of: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}
         self._store = open_store(root)
         try:
@@ -376,9 +278,9 @@ class _Reader:
             self._arrays[column.path] = self.array(column.path)
             return
         entries = self._store.live_entries(column.path, column.layout)
-        with source_errors(self._root, ShardCorrupt):
+        with source_errors(self._path, ShardCorrupt):
             files = self._store.chunks(column.path)
-        self._rows[column.path] = array_rows(files, column.path, column.layout, column.axis, entries)
+        self._rows_of[column.path] = array_rows(files, column.path, column.layout, column.axis, entries)
 
     def close(self) -> None:
         with suppress(AttributeError):  # a zip file is opened with its first array, and cannot be closed before that
@@ -386,7 +288,7 @@ class _Reader:
 
     def array(self, path: str) -> Any:
         """Open the array at `path` with zarr; SourceError, in words that follow its name, if that fails."""
-        self._library = self._library or _open(self._root)
+        self._library = self._library or _open(self._path)
         try:
             array = _zarr().open_array(store=self._library, path=path, mode="r")
             chunks = tuple(array.chunks)
@@ -396,31 +298,17 @@ class _Reader:
             raise SourceError(f"must have chunks of at least one element, it has {list(chunks)}")
         return array
 
-    def value(self, column: _Column, row: int) -> Any:
-        """Row `row` as a sample's value; BadSample names the row."""
-        try:
-            if column.whole:
-                self._rows.clear()  # of another group, mostly
-                self._arrays.clear()
-                self._add(column)
-                element = self._read(column, 0, column.layout.shape[0] if column.layout else 0)
-            else:
-                read = partial(self._read, column)
-                element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
-            return sample_value(element, column.field)
-        except BadSample as error:
-            where = f"{printable(self._root)}, {column.path}" if column.path else printable(self._root)
-            raise BadSample(f"{where}, row {row}: {error}") from error
-
-    def fill(self, column: _Column, out: NDArray[Any]) -> None:
-        """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""
-        step = self._step(column)
-        for low in range(0, len(out), step):
-            out[low : low + step] = self._read(column, low, min(low + step, len(out)))
+    def _element(self, column: _Column, row: int, alone: bool) -> Any:
+        if column.whole:
+            self._rows_of.clear()  # of another group, mostly
+            self._arrays.clear()
+            self._add(column)
+            return self._rows(column, 0, column.layout.shape[0] if column.layout else 0)
+        return self._blocks.row(column.path, row, column.shape[0], self._step(column), partial(self._rows, column))
 
     def _step(self, column: _Column) -> int:
         if column.layout is not None:
-            rows = self._rows[column.path]
+            rows = self._rows_of[column.path]
             return rows_at_once(rows.field.row_bytes, rows.chunk, column.shape)
         array = self._arrays[column.path]
         if not column.field.fixed and not column.mean:
@@ -428,9 +316,9 @@ class _Reader:
         row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         return rows_at_once(max(row_bytes, column.mean), array.chunks, array.shape)
 
-    def _read(self, column: _Column, start: int, stop: int) -> NDArray[Any]:
+    def _rows(self, column: _Column, start: int, stop: int) -> NDArray[Any]:
         if column.layout is not None:
-            reader = self._rows[column.path]
+            reader = self._rows_of[column.path]
             rows = np.empty((stop - start, *reader.field.row_shape), reader.field.row_dtype)
             try:
                 if rows.size:
@@ -492,18 +380,8 @@ def _check(path: Path) -> None:
 
 
 @final
-class _Contents:
-    """The arrays of a store.
-
-    Attributes:
-        path: the store.
-        columns: all arrays by path; a store that is one is called `array`. Those without rows have no shape.
-        stored: by path, the arrays of numbers with one axis, whichever that is.
-        scales: by path of an array, those of the coordinates of its axes, that of the samples first; "" for none.
-        hints: what its attributes say is missing.
-    """
-
-    group = ""
+class _Contents(FileContents):
+    """The arrays of a store; one that is a lone array is called `array`. Those without rows have no shape."""
 
     def __init__(self, root: Path, axis: str | None, whole: bool) -> None:
         store = open_store(root)
@@ -514,8 +392,7 @@ class _Contents:
                 ", but an Icechunk repository: write the snapshot that you want as a Zarr store" if icechunk else ""
             )
             raise SourceError(f"{printable(root)} holds no Zarr arrays{advice}")
-        self.path, self._axis = root, axis
-        self._links = store.links
+        self.path = root
         found: dict[str, _Column] = {}
         reader = _Reader(root, ())
         try:
@@ -524,7 +401,7 @@ class _Contents:
         finally:
             reader.close()
         stated_by_root = store.attributes()
-        self.hints: Sequence[str] = _hints(root, stated_by_root)
+        self.hints = _hints(root, stated_by_root)
         for name, axes in {} if whole else _axes_of_resolutions(stated_by_root).items():
             if name in found and not found[name].dimensions and len(axes) == len(found[name].shape):
                 found[name] = replace(found[name], dimensions=axes)
@@ -535,29 +412,15 @@ class _Contents:
             found[name] = replace(found[name], attributes=attributes)
         self.stored = {column.path: column for column in found.values() if _is_lone(column)}
         self.columns = found if axis is None else {name: _along(column, axis) for name, column in found.items()}
-        self.scales: Mapping[str, Sequence[str]] = {
+        self.scales = {
             column.path: tuple(self._scale(column, name) for name in column.dimensions)
             for column in self.columns.values()
         }
-
-    def all_columns(self) -> dict[str, "_Column"]:
-        """Return the arrays with rows."""
-        return {name: column for name, column in self.columns.items() if column.shape}
-
-    def default_columns(self) -> dict[str, "_Column"]:
-        return {name: column for name, column in self.all_columns().items() if not column.problem}
-
-    def left_out(self) -> dict[str, str]:
-        lacks = "it has no rows" if self._axis is None else f"it has no axis {self._axis!r}"
-        why = {name: one.problem or ("" if one.shape else lacks) for name, one in self.columns.items()}
-        links = dict.fromkeys(self._links, "it is a link, which is not followed")
-        return links | {name: reason for name, reason in why.items() if reason}
-
-    def elsewhere(self) -> str:
-        return ""
-
-    def axes(self, column: "_Column") -> Sequence[str | None]:
-        return column.dimensions
+        self.available = {name: column for name, column in self.columns.items() if column.shape}
+        self.usual = {name: column for name, column in self.available.items() if not column.problem}
+        lacks = "it has no rows" if axis is None else f"it has no axis {axis!r}"
+        self.lost = dict.fromkeys(store.links, "it is a link, which is not followed")
+        self.lost |= {name: one.problem or lacks for name, one in self.columns.items() if one.problem or not one.shape}
 
     def described(self, column: "_Column", decode_cf: bool) -> tuple["_Column", str]:
         if column.field.kind not in ("array", "scalar"):
@@ -572,10 +435,6 @@ class _Contents:
 
     def opens(self, columns: Iterable["_Column"]) -> _Reader:
         return _Reader(self.path, columns)
-
-    def check(self, columns: Sequence["_Column"]) -> Mapping[str, Unwritten]:
-        """There is nothing to check before chunks are listed."""
-        return {}
 
     def _scale(self, column: "_Column", axis: str | None) -> str:
         """Return the path of the coordinate of an axis: the array of its name beside the column."""
@@ -699,21 +558,8 @@ def _of_numbers(column: _Column, dtype: np.dtype[Any], chunks: Sequence[int], fi
 
 def _along(column: _Column, axis: str) -> _Column:
     """A column whose samples are along another axis; one without a shape if the array has no such axis."""
-    names = column.dimensions
-    place = names.index(axis) if axis in names else int(axis) if axis.isdecimal() else -1
-    if not 0 <= place < len(column.shape):
-        return replace(column, shape=())
-    if not place or column.problem:
-        return column
-    if (layout := column.layout) is None:
-        return replace(column, problem="zarr reads it, and only along its first axis")
-    shape = column.shape[place], *column.shape[:place], *column.shape[place + 1 :]
-    axes = (names[place], *names[:place], *names[place + 1 :]) if names else ()
-    moved = replace(column, shape=shape, axis=place, dimensions=axes)
-    field = array_field(layout.dtype, shape[1:])
-    if field is None:
-        return replace(moved, problem=f"no field holds {list(shape[1:])} of {layout.dtype}")
-    return replace(moved, field=field)
+    fixed = "" if column.layout else "zarr reads it, and only along its first axis"
+    return along(column, axis, fixed) or replace(column, shape=())
 
 
 def _attributes(found: FoundArray, dtype: np.dtype[Any], fill: Any) -> dict[str, Any]:
