@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from shardio.source import Field, Missing, Sample, check_index
 
 from ._files import parse_json, source_errors
 from ._opened_array import Stream
-from ._source_base import OneOpenFile
+from ._source_base import DataclassSource, OneOpenFile
 from ._text_tables import MOST_LINE, Types
 
 COMPRESSIONS = ("gzip", "bzip2", "xz", "zstd")
@@ -41,7 +41,7 @@ class Scan(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Documents:
+class Documents(DataclassSource):
     """The documents of text files. It pickles as paths and offsets; each worker opens, and unpacks, the files itself.
 
     Attributes:
@@ -53,7 +53,7 @@ class Documents:
         spans: the offset and size of each document in its file, unpacked, and its first line, `[n, 3]`.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = field()
     kind: Kind
     names: Mapping[str, str]
     fields: Mapping[str, Field]
@@ -74,7 +74,7 @@ class Documents:
         if size > (most := MOST_LINE if self.kind == "objects" else MAX_VALUE_BYTES):
             what = "line" if self.kind == "objects" else "document"
             raise BadSample(f"{self.place(index)}: the {what} has {size} bytes, of which there may be {most}")
-        data = self._files.get(number).file.read_buffered(offset, size)
+        data = self._opened.get(number).read_buffered(offset, size)
         if len(data) < size:
             raise BadSample(f"{printable(self.files[number])}: it is shorter than it was, {size} bytes are missing")
         if offset == 0:
@@ -87,12 +87,9 @@ class Documents:
         return self._values(text, index) if self.kind == "objects" else {"text": text}
 
     @cached_property
-    def _files(self) -> "OneOpenFile[_Open]":
+    def _opened(self) -> OneOpenFile[File]:
         paths = self.files  # a closure over self would keep the open file alive in a cycle
-        return OneOpenFile(lambda number: _Open(open_file(paths[number], COMPRESSIONS)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_files"}
+        return OneOpenFile(lambda number: open_file(paths[number], COMPRESSIONS))
 
     def _span(self, index: int) -> tuple[int, int, int, int]:
         number = int(np.searchsorted(self.starts, index, "right")) - 1
@@ -122,15 +119,6 @@ class Documents:
                 raise BadSample(f"{self.place(index)}, key {key!r}: {error}") from error
             sample[name] = value
         return sample
-
-
-@final
-class _Open:
-    def __init__(self, file: File) -> None:
-        self.file = file
-
-    def close(self) -> None:
-        """Do nothing: the file closes with the last reference to it."""
 
 
 def scan(path: Path, kind: Kind) -> Scan:

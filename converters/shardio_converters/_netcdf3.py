@@ -91,24 +91,21 @@ class ClassicReader(ColumnReader):
 
     def __init__(self, path: Path, columns: Iterable[Column]) -> None:
         super().__init__(path)
-        self._decodings: dict[str, tuple[dict[str, Any], cf.Decoding]] = {}
+        self._decodings: dict[str, cf.Decoding] = {}
         with source_errors(path, KeyError):
             self._file = File(path)
             self._variables = _read_header(self._file, path)
             for column in columns:
-                attributes = dict(self._variables[column.path].attributes)
+                attributes = self._variables[column.path].attributes
                 if column.units_from:
-                    attributes = cf.with_units_of(attributes, dict(self._variables[column.units_from].attributes))
+                    attributes = cf.with_units_of(attributes, self._variables[column.units_from].attributes)
                 if column.decoded:
-                    how = cf.decoding(attributes, self._variables[column.path].dtype.newbyteorder("="))
-                    if not how.idle:
-                        self._decodings[column.path] = attributes, how
+                    dtype = self._variables[column.path].dtype.newbyteorder("=")
+                    if not (how := cf.decoding(attributes, dtype)).idle:
+                        self._decodings[column.path] = how
 
     def close(self) -> None:
-        """The file closes when it is collected."""
-
-    def packing(self) -> dict[str, dict[str, Any]]:
-        return {path: cf.to_json(attributes) for path, (attributes, _) in self._decodings.items()}
+        self._file.close()
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
         variable = self._variables[column.path]
@@ -125,7 +122,7 @@ class ClassicReader(ColumnReader):
 
     def _rows(self, column: Column, start: int, stop: int) -> NDArray[Any]:
         rows = self._variables[column.path].rows(self._file, start, stop)
-        return self._decodings[column.path][1].apply(rows) if column.path in self._decodings else rows
+        return self._decodings[column.path].apply(rows) if column.path in self._decodings else rows
 
 
 def _with_field(column: Column, dtype: np.dtype[Any]) -> Column:

@@ -146,8 +146,8 @@ class SeriesSource(ColumnSource):
     """
 
     files: tuple[Path, ...] = field()
-    each: tuple[Mapping[str, Any], ...] = field()
-    starts: NDArray[np.int64] = field()
+    each: tuple[Mapping[str, Any], ...]
+    starts: NDArray[np.int64]
     absent: tuple[Unwritten, ...]
     groups: tuple[str, ...]
     joined: tuple[tuple[Path, ...], ...] = field()

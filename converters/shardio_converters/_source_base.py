@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import order_hints
 from shardio.foreign.locations import ValueLocations
 from shardio.foreign.names import printable
 from shardio.source import Field, Source
@@ -50,26 +49,23 @@ class DataclassSource(Source):
         return {name: getattr(self, name) for name in kept}
 
 
-class LocatedSource(Source):
-    """The base of sources whose samples are records in files. Files in another order than their numbers are a hint.
+@dataclass(frozen=True, eq=False)
+class LocatedSource(DataclassSource):
+    """The base of sources whose samples are records in files.
 
-    Args:
+    Attributes:
         places: where the records are.
-        remarks: see `Source`.
     """
 
-    fields: Mapping[str, Field]
-    metadata: Mapping[str, Any]
+    places: ValueLocations
     threads = True
 
-    def __init__(self, places: ValueLocations, remarks: Sequence[str] = ()) -> None:
-        self._places = places
-        self.remarks = tuple(remarks)
-        self.hints = order_hints(places.paths)
-        self.files = places.paths
+    @property
+    def files(self) -> Sequence[Path]:  # type: ignore[override]  # a property for a declared attribute
+        return self.places.paths
 
     def sizes(self) -> NDArray[np.int64]:
-        return self._places.sizes
+        return self.places.sizes
 
 
 class ColumnSource(DataclassSource, ABC):

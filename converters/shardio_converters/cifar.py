@@ -7,6 +7,7 @@ and 1024 of blue, row by row, after the label (CIFAR-10), or the coarse and the 
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.files import open_file
+from shardio.foreign.files import open_file, order_hints
 from shardio.foreign.locations import ValueLocations
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.format.file_table import TableFile, parts
@@ -96,44 +97,51 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
             file, row, _, _ = places.locate(int(outside[0]))
             told = f"must be in [0, {len(known)}), got {labels[outside[0], column]}"
             raise SourceError(f"{printable(file.path)}, record {row}: {field} {told}")
-    return Cifar(places, labels, classes)
+    return Cifar(places, labels, classes, order_hints(paths))
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class Cifar(LocatedSource):
     """The records of one subset.
 
-    Args:
-        places: where the records are.
+    Attributes:
         labels: the labels of each record, in its order, uint8 `[n, labels]`.
         names: the class names of each label, by field in the order of a record; () where they are unknown.
     """
 
-    def __init__(self, places: ValueLocations, labels: NDArray[np.uint8], names: Mapping[str, tuple[str, ...]]) -> None:
-        super().__init__(places)
-        self._labels, self._names = labels, list(names)
+    labels: NDArray[np.uint8]
+    names: Mapping[str, tuple[str, ...]]
+    hints: tuple[str, ...] = ()
+    source = "cifar"
+
+    @property
+    def classes(self) -> Mapping[str, list[str]]:
         keys = {"label": "classes", "coarse_label": "coarse_classes"}
-        self.metadata = {"source": "cifar", **{keys[name]: list(own) for name, own in names.items() if own}}
-        self.fields = {"image": Field("image", shape=(_SIDE, _SIDE), channels=3)}
-        self.fields |= {name: Field("scalar", dtype="int64") for name in reversed(self._names)}
+        return {keys[name]: list(own) for name, own in self.names.items() if own}
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        labels = {name: Field("scalar", dtype="int64") for name in reversed([*self.names])}
+        return {"image": Field("image", shape=(_SIDE, _SIDE), channels=3), **labels}
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
-        return np.full(len(self._places), _PIXELS, np.int64)
+        return np.full(len(self.places), _PIXELS, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._places))
-        file, row, offset, size = self._places.locate(index)
+        check_index(index, len(self.places))
+        file, row, offset, size = self.places.locate(index)
         with bad_samples_at(place := f"{printable(file.path)}, record {row}"):
             record = np.frombuffer(file.read_exactly(offset, size), np.uint8)
-        planes = record[len(self._names) :].reshape(3, _SIDE, _SIDE)
-        labels = dict(zip(self._names, self._labels[index].tolist(), strict=True))
+        planes = record[len(self.names) :].reshape(3, _SIDE, _SIDE)
+        labels = dict(zip(self.names, self.labels[index].tolist(), strict=True))
         return {"image": encode_png(planes.transpose(1, 2, 0), place), **dict(reversed(labels.items()))}
 
     def column(self, name: str) -> NDArray[Any] | None:
-        if name not in self._names:
+        if name not in self.names:
             return None
-        return self._labels[:, self._names.index(name)].astype(np.int64)
+        return self.labels[:, [*self.names].index(name)].astype(np.int64)
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:

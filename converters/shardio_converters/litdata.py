@@ -189,7 +189,7 @@ class _TokensChunk:
         return np.frombuffer(data, self._dtype)
 
     def close(self) -> None:
-        """Do nothing: the file closes with the last reference to it."""
+        self._file.close()
 
 
 def _package(module: str) -> Any:

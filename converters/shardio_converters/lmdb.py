@@ -5,6 +5,7 @@ Source: src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe. `shardio.c
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -86,13 +87,11 @@ def lmdb(
     made = _Layout(integers=pages.tree.has_integers, bgr=bgr, texts=texts)
     source = Lmdb(places, keys, Field("image"), made)
     if layout == "datum" or (layout == "auto" and not _holds_images(source)):
-        source = Lmdb(places, keys, _field(source, places), replace(made, datums=True))
-    if left := len(entries) - len(images) - (0 if texts is None else len(texts)):
-        source.remarks = (f"left out {counted(left, 'value')} beside those of pairs of an image and a label",)
-    if counts:
-        told = f"taken for counts or lists of the others, and no samples: {', '.join(map(repr, counts))}"
-        source.hints = (*source.hints, told)
-    return source
+        source = replace(source, field=_field(source, places), layout=replace(made, datums=True))
+    left = len(entries) - len(images) - (0 if texts is None else len(texts))
+    remarks = (f"left out {counted(left, 'value')} beside those of pairs of an image and a label",) if left else ()
+    told = f"taken for counts or lists of the others, and no samples: {', '.join(map(repr, counts))}"
+    return replace(source, remarks=remarks, hints=(told,) if counts else ())
 
 
 def open_lmdb(path: Path) -> File:
@@ -235,79 +234,83 @@ class _Layout:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class Lmdb(LocatedSource):
     """The entries of an LMDB file.
 
-    Args:
-        places: where the values are.
+    Attributes:
         keys: the offset and the bytes of each key, `[n]`.
         field: of the images or arrays.
         layout: what the entries are.
     """
 
-    metadata = {"source": "lmdb"}
+    keys: NDArray[Any]
+    field: Field
+    layout: _Layout
+    remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    source = "lmdb"
 
-    def __init__(self, places: ValueLocations, keys: NDArray[Any], field: Field, layout: _Layout) -> None:
-        super().__init__(places)
-        self._keys, self._field, self._layout = keys, field, layout
-        label = {"label": Field("scalar", dtype="int64")} if layout.datums else {}
-        text = {} if layout.texts is None else {"text": Field("text")}
-        self.fields = {field.kind: field, **label, **text, "key": Field("text")}
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        label = {"label": Field("scalar", dtype="int64")} if self.layout.datums else {}
+        text = {} if self.layout.texts is None else {"text": Field("text")}
+        return {self.field.kind: self.field, **label, **text, "key": Field("text")}
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._places))
+        check_index(index, len(self.places))
         key, value, place = self.entry(index)
         with bad_samples_at(place):
             text = {} if (span := self._text(index)) is None else {"text": decode_utf8(self._read(index, *span))}
-            if not self._layout.datums:
+            if not self.layout.datums:
                 probe_image(value)
                 return {"image": value, **text, "key": key}
             datum = parse_datum(value)
-            return {self._field.kind: self._pixels(datum, value), "label": datum.label, **text, "key": key}
+            return {self.field.kind: self._pixels(datum, value), "label": datum.label, **text, "key": key}
 
     @property
     def adoption(self) -> Places:
-        return Places(self._places.starts, self._spans)
+        return Places(self.places.starts, self._spans)
 
     def _spans(self, index: int) -> dict[str, Span]:
         """See `Places.at`: image files and arrays lie there as shardio stores them, raw pixels not."""
-        check_index(index, len(self._places))
+        check_index(index, len(self.places))
         _, value, place = self.entry(index)
-        _, _, start, size = self._places.locate(index)
+        _, _, start, size = self.places.locate(index)
         with bad_samples_at(place):
-            if self._layout.datums:
+            if self.layout.datums:
                 datum = parse_datum(value)
                 span = datum.span
-                if span is None or (self._field.kind == "image" and not datum.encoded):
+                if span is None or (self.field.kind == "image" and not datum.encoded):
                     raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
-        if self._layout.integers:
+        if self.layout.integers:
             raise BadSample("the keys are integers, which the file doesn't hold as strings: convert it")
         text = {} if (span := self._text(index)) is None else {"text": span}
-        return {self._field.kind: (start, size), **text, "key": self._keys[index].tolist()}
+        return {self.field.kind: (start, size), **text, "key": self.keys[index].tolist()}
 
     def entry(self, index: int) -> tuple[str, bytes, str]:
         """The key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
-        file, _, offset, size = self._places.locate(index)
+        file, _, offset, size = self.places.locate(index)
         with bad_samples_at(f"{printable(file.path)}, entry {index}"):
-            raw = file.read_exactly(*self._keys[index].tolist())
-            integer = self._layout.integers
+            raw = file.read_exactly(*self.keys[index].tolist())
+            integer = self.layout.integers
             key = str(int.from_bytes(raw, "little")) if integer else raw.decode("utf-8", "backslashreplace")
         with bad_samples_at(place := f"{printable(file.path)}, key {key!r}"):
             return key, file.read_exactly(offset, size), place
 
     def _text(self, index: int) -> Span | None:
         """The offset and size of a sample's text; None without texts."""
-        texts = self._layout.texts
+        texts = self.layout.texts
         return None if texts is None else (int(texts[index]["offset"]), int(texts[index]["size"]))
 
     def _read(self, index: int, offset: int, size: int) -> bytes:
-        return self._places.locate(index).file.read_exactly(offset, size)
+        return self.places.locate(index).file.read_exactly(offset, size)
 
     def _pixels(self, datum: Datum, record: bytes) -> Any:
         """The image file or the array in a Datum; BadSample unless it is of the same kind as in the first Datum."""
-        if (kind := _kind(datum)) != self._field.kind:
-            raise BadSample(f"its Datum holds an {kind}, expected an {self._field.kind}")
+        if (kind := _kind(datum)) != self.field.kind:
+            raise BadSample(f"its Datum holds an {kind}, expected an {self.field.kind}")
         if datum.encoded:
             start, size = datum.data or (0, 0)
             probe_image(data := record[start : start + size])
@@ -315,7 +318,7 @@ class Lmdb(LocatedSource):
         pixels = datum.array(record)
         if kind == "array":
             return pixels
-        colors = pixels[::-1] if self._layout.bgr else pixels
+        colors = pixels[::-1] if self.layout.bgr else pixels
         return encode_png(
             colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum"
         )

@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import File, open_file
+from shardio.foreign.files import File, open_file, order_hints
 from shardio.foreign.locations import Spans, ValueLocations, scan_files
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_image, check_index, encode_png, label_as_int64, local_path
@@ -92,7 +93,7 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
     for field, number in taken.items():
         found = _field(columns[number], [values[number] for values in first], printable(root))
         chosen[field] = label_as_int64(field, found)
-    return Mds(places, columns, taken, chosen, rename_remarks(fields, names))
+    return Mds(places, columns, taken, chosen, rename_remarks(fields, names), order_hints(places.paths))
 
 
 class _Column(NamedTuple):
@@ -104,37 +105,30 @@ class _Column(NamedTuple):
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class Mds(LocatedSource):
     """The samples of MDS shards.
 
-    Args:
-        places: where the samples are.
-        columns: all columns, in the order of a sample's values.
+    Attributes:
+        layout: all columns, in the order of a sample's values.
         taken: the number of each field's column.
         fields: the fields.
-        remarks: see `Source`.
     """
 
-    metadata = {"source": "mds"}
-
-    def __init__(
-        self,
-        places: ValueLocations,
-        columns: tuple[_Column, ...],
-        taken: dict[str, int],
-        fields: dict[str, Field],
-        remarks: Sequence[str],
-    ) -> None:
-        super().__init__(places, remarks)
-        self._columns, self._taken, self.fields = columns, taken, fields
+    layout: tuple[_Column, ...]
+    taken: Mapping[str, int]
+    fields: Mapping[str, Field]
+    remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    source = "mds"
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._places))
-        values, place = _read(self._places, index, self._columns)
+        check_index(index, len(self.places))
+        values, place = _read(self.places, index, self.layout)
         sample = {}
-        for name, number in self._taken.items():
-            with bad_samples_at(f"{place}, column {self._columns[number].name!r}"):
-                sample[name] = _decoded(values[number], self._columns[number].encoding, self.fields[name])
+        for name, number in self.taken.items():
+            with bad_samples_at(f"{place}, column {self.layout[number].name!r}"):
+                sample[name] = _decoded(values[number], self.layout[number].encoding, self.fields[name])
         return sample
 
 

@@ -155,8 +155,8 @@ class Text(DataclassSource):
     def sizes(self) -> NDArray[np.int64]:
         return (self.documents.sizes() * self.rate).astype(np.int64)
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        return self.documents.column(name) if isinstance(self.documents, Parquet) else None
+    def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
+        return self.documents.column(name)
 
     def __getitem__(self, index: int) -> Sample:
         sample = self.documents[index]

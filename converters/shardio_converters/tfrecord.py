@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, final
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, Message, SourceError
-from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files, within_folders
+from shardio.foreign.files import Sort, check_uncompressed, find_files, order_hints, other_files, within_folders
 from shardio.foreign.locations import ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
@@ -104,7 +104,7 @@ def tfrecord(
         *shortened(lost, "features are left out"),
         *rename_remarks(fields, chosen),
     )
-    return TFRecord(places, chosen, with_optional(kinds, optional), remarks, crc=crc)
+    return TFRecord(places, chosen, with_optional(kinds, optional), crc, remarks, order_hints(paths))
 
 
 @final
@@ -188,32 +188,26 @@ def _feature(data: bytes, parts: list[Record]) -> Feature | None:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class TFRecord(LocatedSource):
     """The records of TFRecord files: `fields` are the chosen features, and `names` what the files call them."""
 
-    metadata = {"source": "tfrecord"}
-
-    def __init__(
-        self,
-        places: ValueLocations,
-        names: Mapping[str, str],
-        fields: Mapping[str, Field],
-        remarks: Sequence[str],
-        *,
-        crc: bool,
-    ) -> None:
-        super().__init__(places, remarks)
-        self.names, self.fields, self._crc = dict(names), dict(fields), crc
+    names: Mapping[str, str]
+    fields: Mapping[str, Field]
+    crc: bool
+    remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    source = "tfrecord"
 
     @property
     def adoption(self) -> Places:
-        return Places(self._places.starts, self._spans, self.names)
+        return Places(self.places.starts, self._spans, self.names)
 
     def _spans(self, index: int) -> dict[str, tuple[int, int]]:
         """See `Places.at`: lone bytes values and lists of floats lie there as shardio stores them."""
-        check_index(index, len(self._places))
-        _, features, place = _read(self._places, index, self._crc)
-        record = self._places.locate(index)
+        check_index(index, len(self.places))
+        _, features, place = _read(self.places, index, self.crc)
+        record = self.places.locate(index)
         check_uncompressed(record.file)
         found = {}
         for name, own in self.names.items():
@@ -229,8 +223,8 @@ class TFRecord(LocatedSource):
         return found
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._places))
-        data, features, place = _read(self._places, index, self._crc)
+        check_index(index, len(self.places))
+        data, features, place = _read(self.places, index, self.crc)
         sample: dict[str, Any] = {}
         for name, own in self.names.items():
             with bad_samples_at(f"{place}, feature {own!r}"):

@@ -6,14 +6,14 @@ what is refused, `_members` the meaning of extensions.
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
-from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files, within_folders
+from shardio.foreign.files import File, Sort, check_uncompressed, find_files, order_hints, other_files, within_folders
 from shardio.foreign.locations import Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
@@ -96,10 +96,9 @@ def webdataset(
     remarks = (*other_files(src, paths, "tars"), *shortened(lost, "extensions are left out"), *names)
     adds_key = (not numbered and "key" not in parts) if key is None else key
     split = next((scanned.split for scanned in found if scanned.split), "")
-    keys = _Keys(split, any(scanned.in_folders for scanned in found))
-    source = WebDataset(places, parts, remarks, keys if adds_key else None, _APART if apart else "")
-    source.hints = (*source.hints, *_odd_keys(layouts, apart))
-    return source
+    keys = _Keys(split, any(scanned.in_folders for scanned in found)) if adds_key else None
+    hints = (*order_hints(paths), *_odd_keys(layouts, apart))
+    return WebDataset(places, parts, keys, _APART if apart else "", remarks, hints)
 
 
 class _Keys(NamedTuple):
@@ -110,62 +109,59 @@ class _Keys(NamedTuple):
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class WebDataset(LocatedSource):
     """The samples of tars. Only the location of each is kept; its headers are read again with the sample.
 
     Attributes:
-        fields: the chosen extensions, and `key`.
-        names: the extension of each field's file.
+        parts: the files of each field.
+        keys: the keys of all samples, if they are the field `key`.
+        apart: why a sample may lack a file; "" if that is not known.
     """
 
-    metadata = {"source": "webdataset"}
+    parts: Mapping[str, MemberField]
+    keys: _Keys | None
+    apart: str
+    remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    source = "webdataset"
 
-    def __init__(
-        self,
-        places: ValueLocations,
-        parts: Mapping[str, MemberField],
-        remarks: Sequence[str],
-        keys: _Keys | None,
-        apart: str,
-    ) -> None:
-        super().__init__(places, remarks)
-        self._parts, self._keys, self._apart = dict(parts), keys, apart
-        self.fields = {name: part.field for name, part in parts.items()} | ({"key": Field("text")} if keys else {})
-        self.names = {name: part.extensions[0] for name, part in parts.items()}
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The chosen extensions, and `key`."""
+        return {name: part.field for name, part in self.parts.items()} | ({"key": Field("text")} if self.keys else {})
 
     def in_place(self, key: bool | None) -> "WebDataset":
         """Return the samples as `shardio index` takes them: without keys that the tars do not hold in one piece.
 
         With `key=None`, keys that name no folders are left out as well, as they always were.
         """
-        keys, remarks, hints = self._keys, list(self.remarks), list(self.hints)
-        if keys is not None and keys.split:
-            remarks.append(f"left out the keys, as a tar holds {keys.split!r} in two pieces; converting keeps them")
-        elif keys is not None and key is None and not keys.in_folders:
-            hints.append(Message("the keys are left out; {key:True} takes them as the field key, as converting does"))
-        else:
-            return self
-        source = WebDataset(self._places, self._parts, remarks, None, self._apart)
-        source.hints = tuple(hints)
-        return source
+        if self.keys is not None and self.keys.split:
+            told = f"left out the keys, as a tar holds {self.keys.split!r} in two pieces; converting keeps them"
+            return replace(self, keys=None, remarks=(*self.remarks, told))
+        if self.keys is not None and key is None and not self.keys.in_folders:
+            hint = Message("the keys are left out; {key:True} takes them as the field key, as converting does")
+            return replace(self, keys=None, hints=(*self.hints, hint))
+        return self
 
     @property
     def adoption(self) -> Places:
-        return Places(self._places.starts, self._spans, self.names)
+        names = {name: part.extensions[0] for name, part in self.parts.items()}
+        return Places(self.places.starts, self._spans, names)
 
     def _spans(self, index: int) -> dict[str, tuple[int, int]]:
-        check_index(index, len(self._places))
-        files = _open(self._places, index)
+        check_index(index, len(self.places))
+        files = _open(self.places, index)
         check_uncompressed(files.tar)
         found = {}
-        if self._keys:
+        if self.keys:
             if files.key_at is None:
                 place = printable(files.tar.path)
                 raise SourceError(
                     "{}: the tar does not hold the key {!r} in one piece: pass {key:False}", place, files.key
                 )
             found["key"] = files.key_at, len(files.key.encode())
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             if part.field.kind != "scalar" and (extension := part.find(files.places)) is not None:
                 offset, size = files.places[extension]
                 with bad_samples_at(f"{files}, .{extension}"):
@@ -174,17 +170,17 @@ class WebDataset(LocatedSource):
         return found
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._places))
-        files = _open(self._places, index)
+        check_index(index, len(self.places))
+        files = _open(self.places, index)
         sample: dict[str, Any] = {}
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             if (extension := part.find(files.places)) is None:
                 why = f"{files}: it has no .{part.extensions[0]}, but .{', .'.join(files.places)}"
-                sample[name] = Missing(f"{why}; {self._apart}" if self._apart else why)
+                sample[name] = Missing(f"{why}; {self.apart}" if self.apart else why)
                 continue
             with bad_samples_at(f"{files}, .{extension}"):
                 sample[name] = part.decode(files.read(extension))
-        return sample | ({"key": files.key} if self._keys else {})
+        return sample | ({"key": files.key} if self.keys else {})
 
 
 class _Files(NamedTuple):

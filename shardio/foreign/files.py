@@ -54,7 +54,7 @@ Sort: TypeAlias = Literal["name", "natural"]
 
 @final
 class File:
-    """A file open for reads at any offset. It closes when it is garbage-collected.
+    """A file open for reads at any offset. It closes when it is garbage-collected, or by `close`.
 
     Attributes:
         path: its path, for messages; of an unpacked file, the path of the compressed one.
@@ -64,11 +64,11 @@ class File:
     Raises OSError if it cannot be opened or is not a regular file.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_buffer_start", "_fd", "compression", "path", "size")
+    __slots__ = ("__weakref__", "_buffer", "_buffer_start", "_fd", "close", "compression", "path", "size")
 
     def __init__(self, path: Path, unpacked: IO[bytes] | None = None, compression: str | None = None) -> None:
         self._fd = os.dup(unpacked.fileno()) if unpacked else open_regular(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._fd)
+        self.close = weakref.finalize(self, os.close, self._fd)
         self.path, self.compression = path, compression
         self.size = os.fstat(self._fd).st_size
         self._buffer, self._buffer_start = b"", 0
