@@ -155,7 +155,7 @@ class Contents:
             return False
         if isinstance(opened, self._h5py.h5d.DatasetID):
             found = self._h5py.Dataset(opened)
-            others = _other_files(found)
+            others = list(dict.fromkeys(name for name, _ in _sources(found)))
             missing = _missing(found, path.parent, self._follow) if others else []
             if missing or (others and not self._follow):
                 what = f"{', '.join(missing)}, which is missing" if self._follow else ", ".join(others)
@@ -186,7 +186,7 @@ class Contents:
         if any(group.id.links.get_info(part).type != self._h5py.h5l.TYPE_HARD for part in group.id):
             return False
         data, offsets = group["data"], group["offsets"]
-        if not all(isinstance(part, self._h5py.Dataset) and not _other_files(part) for part in (data, offsets)):
+        if not all(isinstance(part, self._h5py.Dataset) and not _sources(part) for part in (data, offsets)):
             return False
         fits = data.ndim and _field_of_entries(data) is not None
         return bool(fits and offsets.dtype.kind in "iu" and offsets.ndim == 1 and len(offsets))
@@ -216,14 +216,14 @@ def _is_bare(dataset: Any) -> bool:
     return (title if isinstance(title, bytes) else str(title).encode()).startswith(_NO_VARIABLE)
 
 
-def _other_files(dataset: Any) -> list[str]:
-    """The other files that hold a dataset's data; "." for a virtual dataset of others in this file.
+def _sources(dataset: Any) -> list[tuple[str, str]]:
+    """The other files that hold a dataset's data, and the datasets in them; "." for a virtual dataset in this file.
 
     These may be in other files in turn, so "." counts like any other file.
     """
     # This comes before its shape, for which a virtual dataset may open its files.
-    external = {os.fsdecode(part[0]) for part in dataset.external or ()}
-    virtual = {part.file_name for part in dataset.virtual_sources()} if dataset.is_virtual else set()
+    external = {(os.fsdecode(part[0]), "") for part in dataset.external or ()}
+    virtual = {(part.file_name, part.dset_name) for part in dataset.virtual_sources()} if dataset.is_virtual else set()
     return sorted(external | virtual)
 
 
@@ -232,10 +232,8 @@ def _missing(dataset: Any, folder: Path, follow: bool) -> list[str]:
 
     HDF5 replaces a percent sign in a name by numbers, so such names are not looked for.
     """
-    external = {(os.fsdecode(part[0]), "") for part in dataset.external or ()}
-    virtual = {(part.file_name, part.dset_name) for part in dataset.virtual_sources()} if dataset.is_virtual else set()
     found = list[str]()
-    for name, inner in sorted(external | virtual):
+    for name, inner in _sources(dataset):
         if "%" in name + inner:
             continue
         if not (folder / name).exists():

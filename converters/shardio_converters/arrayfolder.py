@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,11 +27,10 @@ from ._dicom import series_of
 from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
 from ._opened_array import OpenedArray, Orientation, ReadOptions, off_whole
-from ._source_base import DataclassSource
 from ._string_array import StringArray
 from ._text_tables import Column
 from ._volume_axes import NEAR, axis_codes, canonical, distance, on_one_grid
-from .filelist import DELIMITERS, filelist, open_table, usual_column
+from .filelist import DELIMITERS, ListedFiles, filelist, open_table, usual_column
 
 _PROBED = 24  # files whose headers decide the fields
 _READ = 3  # of these files, whose values tell whether they are labels
@@ -140,7 +139,7 @@ def arrayfolder(
             one, root=root, path=wanted, fields=fields, delimiter=delimiter, classes=classes, optional=lacked
         )
         remarks = tuple(remark for remark in rows.remarks if path is not None or f"field {field!r}" not in remark)
-        found = ArrayFolder(rows.root, rows.paths, {}, {}, rows.columns, rows.classes, options, remarks)
+        found = ArrayFolder(rows.root, rows.paths, rows.columns, rows.classes, {}, {}, options, remarks)
         return _with_fields(found, [name for name, kind in rows.file_fields.items() if kind.optional])
     if given := [name for name, value in of_tables.items() if value is not None] + ["optional"] * bool(lacked):
         raise ConfigError("{} goes with a table ({}), not with {}", given[0], ", ".join(DELIMITERS), printable(src))
@@ -153,28 +152,22 @@ def arrayfolder(
 
 @final
 @dataclass(frozen=True, eq=False)
-class ArrayFolder(DataclassSource):
+class ArrayFolder(ListedFiles):
     """Files of arrays, by number. It pickles as paths and columns.
 
+    The path of slices is that of their folder or the first of them that is the key, and then, each after a null
+    character, the paths of all.
+
     Attributes:
-        root: the folder that relative paths start from.
-        paths: the path of the file in each sample, by field; of slices that path of their folder or the first of them
-            that is the key, and then, each after a null character, the paths of all.
         arrays: the fields of the arrays.
         affines: the fields of the affines that files of these fields state, by field of the arrays.
-        columns: the other values, by field.
-        classes: the class names, where they are known.
         options: what to read of each file.
         differ: whether a remark tells that volumes of a row differ in their axes, so that these are no bad samples.
         labels: the fields whose values are rounded.
     """
 
-    root: Path
-    paths: Mapping[str, StringArray]
     arrays: Mapping[str, Field]
     affines: Mapping[str, str]
-    columns: Mapping[str, Column]
-    classes: tuple[str, ...]
     options: ReadOptions
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
@@ -183,16 +176,8 @@ class ArrayFolder(DataclassSource):
     source = "arrayfolder"
     plain_values = True
 
-    @property
-    def _has_key(self) -> bool:
-        return len(self.paths) == 1 and "key" not in {**self.arrays, **self.columns}
-
-    def _keys(self) -> Iterator[str]:
-        return (printable(_key(path)) for path in next(iter(self.paths.values())))
-
-    @property
-    def _count(self) -> int:
-        return len(next(iter(self.paths.values())))
+    def _key(self, index: int) -> str:
+        return printable(_key(next(iter(self.paths.values()))[index]))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -200,8 +185,7 @@ class ArrayFolder(DataclassSource):
         found = dict(self.arrays)
         for name, affine in self.affines.items():
             found[affine] = Field("array", dtype="float64", shape=(4, 4), optional=self.arrays[name].optional)
-        key = {"key": Field("text")} if self._has_key else {}
-        return {**found, **{name: column.field for name, column in self.columns.items()}, **key}
+        return {**found, **self._other_fields}
 
     @property
     def changes(self) -> Mapping[str, Any]:
@@ -247,8 +231,7 @@ class ArrayFolder(DataclassSource):
             if name in self.affines:
                 affine = opened.affine
                 affines[self.affines[name]] = Missing(f"{place}: states no affine") if affine is None else affine
-        sample = {**arrays, **affines, **{name: column[index] for name, column in self.columns.items()}}
-        return {**sample, "key": printable(_key(paths[index]))} if self._has_key else sample
+        return {**arrays, **affines, **self._others(index)}
 
     def _check_grids(self, headers: Mapping[str, OpenedArray]) -> None:
         """Raise BadSample if the last of a row's volumes doesn't fit the first."""
@@ -270,13 +253,6 @@ class ArrayFolder(DataclassSource):
     def _files(self, path: str) -> list[Path]:
         key, *slices = path.split(_NEXT)
         return [self.root / one for one in slices or [key]]
-
-    def column(self, name: str) -> NDArray[Any] | list[str] | None:
-        """See `Source.column`: labels, keys and columns of the table."""
-        if name == "key" and self._has_key:
-            return list(self._keys())
-        column = self.columns.get(name)
-        return None if column is None else column.all()
 
 
 def _key(path: str) -> str:
@@ -428,7 +404,7 @@ def _in_folder(
         hints.append(
             Message("each folder holds one sample, so that each is a class of its own; {label:False} takes none")
         )
-    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, column, names, options, tuple(remarks), tuple(hints))
+    return ArrayFolder(root, {field: StringArray(chosen)}, column, names, {}, {}, options, tuple(remarks), tuple(hints))
 
 
 def _matching(src: Paths, field: str, *, series: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
@@ -437,7 +413,7 @@ def _matching(src: Paths, field: str, *, series: bool, sort: Sort, options: Read
     root = Path(os.path.commonpath([path.parent for path in files]))
     chosen, remarks, left_out = _known(root, [str(path.relative_to(root)) for path in files], series=series)
     hints = (*left_out, *order_hints(map(_key, chosen)), *_of_series(chosen))
-    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, {}, (), options, tuple(remarks), hints)
+    return ArrayFolder(root, {field: StringArray(chosen)}, {}, (), {}, {}, options, tuple(remarks), hints)
 
 
 def _of_series(chosen: Sequence[str]) -> tuple[str, ...]:

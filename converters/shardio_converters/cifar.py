@@ -97,7 +97,9 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
             file, row, _, _ = places.locate(int(outside[0]))
             told = f"must be in [0, {len(known)}), got {labels[outside[0], column]}"
             raise SourceError(f"{printable(file.path)}, record {row}: {field} {told}")
-    return Cifar(places, labels, classes, order_hints(paths))
+    keys = {"label": "classes", "coarse_label": "coarse_classes"}
+    named = {keys[field]: list(known) for field, known in classes.items() if known}
+    return Cifar(places, labels, tuple(kind.labels), named, order_hints(paths))
 
 
 @final
@@ -107,22 +109,19 @@ class Cifar(LocatedSource):
 
     Attributes:
         labels: the labels of each record, in its order, uint8 `[n, labels]`.
-        names: the class names of each label, by field in the order of a record; () where they are unknown.
+        names: the field of each label.
+        classes: the class names, as metadata has them.
     """
 
     labels: NDArray[np.uint8]
-    names: Mapping[str, tuple[str, ...]]
+    names: tuple[str, ...]
+    classes: Mapping[str, list[str]]
     hints: tuple[str, ...] = ()
     source = "cifar"
 
     @property
-    def classes(self) -> Mapping[str, list[str]]:
-        keys = {"label": "classes", "coarse_label": "coarse_classes"}
-        return {keys[name]: list(own) for name, own in self.names.items() if own}
-
-    @property
     def fields(self) -> Mapping[str, Field]:
-        labels = {name: Field("scalar", dtype="int64") for name in reversed([*self.names])}
+        labels = {name: Field("scalar", dtype="int64") for name in reversed(self.names)}
         return {"image": Field("image", shape=(_SIDE, _SIDE), channels=3), **labels}
 
     def sizes(self) -> NDArray[np.int64]:
@@ -141,7 +140,7 @@ class Cifar(LocatedSource):
     def column(self, name: str) -> NDArray[Any] | None:
         if name not in self.names:
             return None
-        return self.labels[:, [*self.names].index(name)].astype(np.int64)
+        return self.labels[:, self.names.index(name)].astype(np.int64)
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:

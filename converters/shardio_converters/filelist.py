@@ -104,45 +104,72 @@ def filelist(
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     remarks = (*(() if alone else rename_remarks(wanted, chosen)), *rename_remarks(fields, others))
-    return FileList(folder, files, paths, taken, labels, remarks, _hints(files, paths))
+    return FileList(folder, paths, taken, labels, files, remarks, _hints(files, paths))
 
 
-@final
 @dataclass(frozen=True, eq=False)
-class FileList(DataclassSource):
-    """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
+class ListedFiles(DataclassSource):
+    """The base of sources with one or several files in each sample, and other values beside.
 
     Attributes:
         root: the folder that relative paths start from.
-        file_fields: the fields of kind `image` or `bytes` that hold files.
-        paths: the path of the file in each row, by field.
+        paths: the path of the file in each sample, by field.
         columns: the other values, by field.
         classes: the class names, where they are known.
     """
 
     root: Path
-    file_fields: Mapping[str, Field]
     paths: Mapping[str, StringArray]
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
+
+    @property
+    def _count(self) -> int:
+        return len(next(iter(self.paths.values())))
+
+    @property
+    def _has_key(self) -> bool:
+        return len(self.paths) == 1 and "key" not in {**self.paths, **self.columns}
+
+    def _key(self, index: int) -> str:
+        return printable(next(iter(self.paths.values()))[index])
+
+    @property
+    def _other_fields(self) -> dict[str, Field]:
+        """The other values, and `key`, the path as listed, if each sample has one file."""
+        key = {"key": Field("text")} if self._has_key else {}
+        return {**{name: column.field for name, column in self.columns.items()}, **key}
+
+    def _others(self, index: int) -> Sample:
+        key = {"key": self._key(index)} if self._has_key else {}
+        return {**{name: column[index] for name, column in self.columns.items()}, **key}
+
+    def column(self, name: str) -> NDArray[Any] | list[str] | None:
+        """See `Source.column`: keys and the other values."""
+        if name == "key" and self._has_key:
+            return list(map(self._key, range(self._count)))
+        column = self.columns.get(name)
+        return None if column is None else column.all()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FileList(ListedFiles):
+    """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
+
+    Attributes:
+        file_fields: the fields of kind `image` or `bytes` that hold files.
+    """
+
+    file_fields: Mapping[str, Field]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     source = "filelist"
     threads = True
 
     @property
-    def _keys(self) -> StringArray:
-        return next(iter(self.paths.values()))
-
-    @property
-    def _has_key(self) -> bool:
-        return len(self.file_fields) == 1 and "key" not in {**self.file_fields, **self.columns}
-
-    @property
     def fields(self) -> Mapping[str, Field]:
-        """The files, the other columns, and `key`, the path as listed, if each sample has one file."""
-        key = {"key": Field("text")} if self._has_key else {}
-        return {**self.file_fields, **{name: column.field for name, column in self.columns.items()}, **key}
+        return {**self.file_fields, **self._other_fields}
 
     def sizes(self) -> NDArray[np.int64]:
         """The files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
@@ -150,7 +177,7 @@ class FileList(DataclassSource):
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        count = len(self._keys)
+        count = self._count
 
         def sizes(part: tuple[StringArray, int]) -> list[int]:
             paths, start = part
@@ -163,19 +190,12 @@ class FileList(DataclassSource):
         return total
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._keys))
+        check_index(index, self._count)
         sample: dict[str, Any] = {}
         for name, field in self.file_fields.items():
             path = self.paths[name][index]
             sample[name] = None if field.optional and not path else read_listed(self.root, path, field)
-        sample |= {name: column[index] for name, column in self.columns.items()}
-        return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
-
-    def column(self, name: str) -> NDArray[Any] | list[str] | None:
-        if name == "key" and self._has_key:
-            return list(map(printable, self._keys))
-        column = self.columns.get(name)
-        return None if column is None else column.all()
+        return {**sample, **self._others(index)}
 
 
 def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tuple[str, ...]:

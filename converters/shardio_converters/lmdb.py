@@ -84,10 +84,9 @@ def lmdb(
     images, texts = _pairs(file, pages, entries)
     spans = images["offset"].copy(), images["size"].astype(np.int64)
     places, keys = ValueLocations([file.path], [spans], open_lmdb), repack_fields(images[["key", "key_size"]])
-    made = _Layout(integers=pages.tree.has_integers, bgr=bgr, texts=texts)
-    source = Lmdb(places, keys, Field("image"), made)
+    source = Lmdb(places, keys, Field("image"), False, pages.tree.has_integers, bgr, texts)
     if layout == "datum" or (layout == "auto" and not _holds_images(source)):
-        source = replace(source, field=_field(source, places), layout=replace(made, datums=True))
+        source = replace(source, field=_field(source, places), datums=True)
     left = len(entries) - len(images) - (0 if texts is None else len(texts))
     remarks = (f"left out {counted(left, 'value')} beside those of pairs of an image and a label",) if left else ()
     told = f"taken for counts or lists of the others, and no samples: {', '.join(map(repr, counts))}"
@@ -216,24 +215,6 @@ def parse_datum(record: bytes) -> Datum:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The kind of the entries.
-
-    Attributes:
-        integers: whether keys are integers in native order.
-        bgr: whether raw pixels of 3 channels are blue, green, red.
-        texts: the entry of each sample's text, `[n]` of ENTRY_DTYPE; None without texts.
-        datums: whether values are Datums, not image files.
-    """
-
-    integers: bool
-    bgr: bool
-    texts: NDArray[Any] | None
-    datums: bool = False
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class Lmdb(LocatedSource):
     """The entries of an LMDB file.
@@ -241,28 +222,35 @@ class Lmdb(LocatedSource):
     Attributes:
         keys: the offset and the bytes of each key, `[n]`.
         field: of the images or arrays.
-        layout: what the entries are.
+        datums: whether values are Datums, not image files.
+        integers: whether keys are integers in native order.
+        bgr: whether raw pixels of 3 channels are blue, green, red.
+        texts: the entry of each sample's text, `[n]` of ENTRY_DTYPE; None without texts.
     """
 
     keys: NDArray[Any]
     field: Field
-    layout: _Layout
+    datums: bool
+    integers: bool
+    bgr: bool
+    texts: NDArray[Any] | None
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     source = "lmdb"
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        label = {"label": Field("scalar", dtype="int64")} if self.layout.datums else {}
-        text = {} if self.layout.texts is None else {"text": Field("text")}
+        label = {"label": Field("scalar", dtype="int64")} if self.datums else {}
+        text = {} if self.texts is None else {"text": Field("text")}
         return {self.field.kind: self.field, **label, **text, "key": Field("text")}
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self.places))
         key, value, place = self.entry(index)
         with bad_samples_at(place):
-            text = {} if (span := self._text(index)) is None else {"text": decode_utf8(self._read(index, *span))}
-            if not self.layout.datums:
+            read = self.places.locate(index).file.read_exactly
+            text = {name: decode_utf8(read(*span)) for name, span in self._text(index).items()}
+            if not self.datums:
                 probe_image(value)
                 return {"image": value, **text, "key": key}
             datum = parse_datum(value)
@@ -278,34 +266,29 @@ class Lmdb(LocatedSource):
         _, value, place = self.entry(index)
         _, _, start, size = self.places.locate(index)
         with bad_samples_at(place):
-            if self.layout.datums:
+            if self.datums:
                 datum = parse_datum(value)
                 span = datum.span
                 if span is None or (self.field.kind == "image" and not datum.encoded):
                     raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
-        if self.layout.integers:
+        if self.integers:
             raise BadSample("the keys are integers, which the file doesn't hold as strings: convert it")
-        text = {} if (span := self._text(index)) is None else {"text": span}
-        return {self.field.kind: (start, size), **text, "key": self.keys[index].tolist()}
+        return {self.field.kind: (start, size), **self._text(index), "key": self.keys[index].tolist()}
 
     def entry(self, index: int) -> tuple[str, bytes, str]:
         """The key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
         file, _, offset, size = self.places.locate(index)
         with bad_samples_at(f"{printable(file.path)}, entry {index}"):
             raw = file.read_exactly(*self.keys[index].tolist())
-            integer = self.layout.integers
+            integer = self.integers
             key = str(int.from_bytes(raw, "little")) if integer else raw.decode("utf-8", "backslashreplace")
         with bad_samples_at(place := f"{printable(file.path)}, key {key!r}"):
             return key, file.read_exactly(offset, size), place
 
-    def _text(self, index: int) -> Span | None:
-        """The offset and size of a sample's text; None without texts."""
-        texts = self.layout.texts
-        return None if texts is None else (int(texts[index]["offset"]), int(texts[index]["size"]))
-
-    def _read(self, index: int, offset: int, size: int) -> bytes:
-        return self.places.locate(index).file.read_exactly(offset, size)
+    def _text(self, index: int) -> dict[str, Span]:
+        """The offset and size of a sample's text, if there is one."""
+        return {} if self.texts is None else {"text": self.texts[["offset", "size"]][index].tolist()}
 
     def _pixels(self, datum: Datum, record: bytes) -> Any:
         """The image file or the array in a Datum; BadSample unless it is of the same kind as in the first Datum."""
@@ -318,7 +301,7 @@ class Lmdb(LocatedSource):
         pixels = datum.array(record)
         if kind == "array":
             return pixels
-        colors = pixels[::-1] if self.layout.bgr else pixels
+        colors = pixels[::-1] if self.bgr else pixels
         return encode_png(
             colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum"
         )
