@@ -117,14 +117,13 @@ def with_fixed(source: S, names: Collection[str]) -> S:
             raise ConfigError("{fixed} takes fields of lists of numbers, got {!r}; there are {}", name, there)
         alone: Any = replace(source, columns={"": columns[name]})  # type: ignore[type-var]  # a dataclass
         rows = range(min(len(source.sizes()), _FIRST))
-        read: Callable[[int], Any] = partial(_only_value, alone)
+
+        def read(row: int, one: Any = alone) -> Any:
+            return one[row][""]
+
         ((_, first), *_) = readable(rows, read, f"list of the field {name!r}")
         columns[name] = replace(columns[name], field=replace(columns[name].field, shape=first.shape))
     return replace(source, columns=columns)  # type: ignore[type-var]  # a dataclass
-
-
-def _only_value(source: Any, row: int) -> Any:
-    return source[row][""]
 
 
 def path_column(column: Column, root: Path, place: str) -> Column:

@@ -177,21 +177,13 @@ def dtype_in_words(dtype: np.dtype[Any]) -> str:
     return f"{dtype}{advice if dtype.kind in 'fc' and dtype.char in 'gG' else ''}"
 
 
-def listed_shapes(columns: Mapping[str, Any]) -> str:
-    """The names of columns, which have a `shape`, and their shapes as text for a message, at most 20."""
-    lines = [f"{name} {list(column.shape)}" for name, column in columns.items()]
-    more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-    return ", ".join(lines[:_MOST] + more) or "none"
-
-
 def check_same_rows(columns: Mapping[str, Any], place: str) -> None:
     """Raise SourceError unless the columns, which have a `shape`, have the same number of rows."""
     if len({column.shape[0] for column in columns.values()}) > 1:
-        raise SourceError(
-            "{}: what is taken must have the same number of rows; choose some with {fields}: {}",
-            place,
-            listed_shapes(columns),
-        )
+        lines = [f"{name} {list(column.shape)}" for name, column in columns.items()]
+        told = "{}: what is taken must have the same number of rows; choose some with {fields}: {}"
+        more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+        raise SourceError(told, place, ", ".join(lines[:_MOST] + more))
 
 
 def check_same_axes(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import printable
+from shardio.foreign.names import bad_samples_at, printable
 from shardio.native import library
 from shardio.native.rows import read_files
 from shardio.source import Field, check_image
@@ -54,10 +54,8 @@ def read_listed(root: Path, path: str, field: Field) -> bytes:
     place = os.path.join(root, path)  # which leaves the two slashes of a URL
     data = read_file(place, image=field.kind == "image")
     if field.kind == "image":
-        try:
+        with bad_samples_at(printable(place)):
             check_image(data)
-        except BadSample as error:
-            raise BadSample(f"{printable(place)}: {error}") from error
     return data
 
 

@@ -297,8 +297,8 @@ class Types:
         if type(value) is int and abs(value) > 1 << 53:
             self._int64 = self._int64 and -(1 << 63) <= value < 1 << 63
             try:
-                _exact(value)
-            except OverflowError:
+                self._exact = self._exact and float(value) == value
+            except OverflowError:  # JSON's numbers have no limit
                 self._exact = False
 
     def merge(self, other: "Types") -> None:
@@ -328,8 +328,3 @@ def _of_json(cells: _Cells) -> Column:
         values = (json.loads(text) if text else 0 for text in cells.texts)
         return Column(field, np.fromiter(values, field.row_dtype, len(cells.texts)))
     return Column(field, cells.texts, cells.bad)
-
-
-def _exact(value: int) -> None:
-    if float(value) != value:  # JSON's numbers have no limit
-        raise OverflowError(value)

@@ -111,7 +111,7 @@ def numpy(
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
         raise SourceError(f"{printable(root)} holds no arrays")
-    lost = {} if fields is not None else {name: why for name, column in columns.items() if (why := _unsuited(column))}
+    lost = {} if fields is not None else {name: column.problem for name, column in columns.items() if column.problem}
     if len(lost) < len(columns):
         columns = {name: column for name, column in columns.items() if name not in lost}
         left_out += shortened([f"left out {name!r}: it {why}" for name, why in lost.items()], "arrays are left out")
@@ -131,24 +131,21 @@ class _Column:
         names: the path of names to the member.
         dtype: the dtype of the elements.
         shape: the shape, `(n, ...)`.
-        field: the field that holds the rows, once the column is chosen.
+        field: the field that holds the rows.
+        problem: why the column is left out, unless it is chosen or the only one; empty if its rows can be samples.
     """
 
     stored: NpyArray
     names: tuple[str, ...]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    field: Field = _UNKNOWN
+    field: Field
+    problem: str
 
     @property
     def mean(self) -> int:
         """The bytes of one row; of strings, with their padding."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    @property
-    def own_field(self) -> Field | None:
-        """The field that holds the rows, before it is chosen; None if there is none."""
-        return _field(self.dtype, self.shape[1:])
 
     def __str__(self) -> str:
         return ".".join([str(self.stored), *self.names])
@@ -206,7 +203,11 @@ def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
             dtype, inner = dtype.subdtype
             shape += inner
         if not dtype.names or dtype.hasobject:
-            yield name, _Column(stored, names, dtype, shape)
+            field = _field(dtype, shape[1:])
+            problem = "" if field else unheld(dtype, shape)
+            problem = problem if shape else "is a single value, it has no rows"
+            pickled = stored.dtype.hasobject  # refused in any case
+            yield name, _Column(stored, names, dtype, shape, field or _UNKNOWN, "" if pickled else problem)
             return
         for own in dtype.names:
             yield from members(f"{name}.{own}", (*names, own), dtype[own], shape)
@@ -223,23 +224,14 @@ def _field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
 
 def _chosen(name: str, column: _Column) -> _Column:
     """The column as the field `name`; SourceError if no field holds its rows."""
-    reason, field = _unsuited(column), column.own_field
+    reason = column.problem
     if column.stored.dtype.hasobject:
         reason = _PICKLES
     elif column.shape and not (column.shape[0] and column.mean):
         reason = f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
-    if reason or field is None:
+    if reason:
         raise SourceError(f"{column} {reason}; others can be chosen with fields")
-    return replace(column, field=label_as_int64(name, field))
-
-
-def _unsuited(column: _Column) -> str:
-    """The reason why a column is left out, unless it is chosen or the only one; empty if its rows can be samples."""
-    if column.stored.dtype.hasobject:
-        return ""  # refused in any case
-    if not column.shape:
-        return "is a single value, it has no rows"
-    return "" if column.own_field else unheld(column.dtype, column.shape)
+    return replace(column, field=label_as_int64(name, column.field))
 
 
 def _npz_folder(

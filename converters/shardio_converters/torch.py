@@ -223,7 +223,12 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
         if field.kind == "array":
             shapes = np.shape(first[own]), np.shape(last.get(own, first[own]))
             field = replace(field, shape=shape_of_all(shapes))
-        if field.kind == "image" and _is_encoded_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
+        if (
+            field.kind == "image"
+            and not isinstance(raw[own], _BYTES)
+            and _is_grey(first[own])
+            and _is_grey(last.get(own))
+        ):
             field = replace(field, channels=1)
         fields[own] = label_as_int64(own, field)
     return fields
@@ -239,7 +244,7 @@ def _hints(fields: Mapping[str, Field], raw: Mapping[str, Any], first: Mapping[s
                 "transform is applied now, once and for all, random crops and flips too: convert the Dataset without "
                 "it, and give a Loader the transforms"
             )
-        elif field.kind == "image" and _is_encoded_here(raw[name]):
+        elif field.kind == "image" and not isinstance(raw[name], _BYTES):
             hints.append(
                 f"field {name!r} holds PIL images, which are stored as PNG; where they come from image files, the "
                 "converters imagefolder and filelist copy these as they are, which is mostly smaller and faster"
@@ -320,11 +325,6 @@ def _storable(value: Any) -> Any:
     if not isinstance(value, _PLAIN):
         raise BadSample(f"no field holds a {type(value).__name__}")
     return value
-
-
-def _is_encoded_here(value: Any) -> bool:
-    """Whether the image stored for `value` is a PNG that shardio encodes, rather than `value` itself."""
-    return not isinstance(value, _BYTES)
 
 
 def _array_of(value: Any) -> Any:

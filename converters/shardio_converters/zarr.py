@@ -410,7 +410,11 @@ class _Contents(FileContents):
             attributes = cf.with_units_of(stated[bounds], stated[times])
             name = bounds or "array"
             found[name] = replace(found[name], attributes=attributes)
-        self.stored = {column.path: column for column in found.values() if _is_lone(column)}
+        self.stored = {
+            column.path: column
+            for column in found.values()
+            if column.layout and column.dimensions and not column.problem and column.field.kind == "scalar"
+        }
         self.columns = found if axis is None else {name: _along(column, axis) for name, column in found.items()}
         self.scales = {
             column.path: tuple(self._scale(column, name) for name in column.dimensions)
@@ -476,10 +480,6 @@ def _misnamed(store: ZarrStore, path: str, layout: ArrayLayout) -> str:
     return ""
 
 
-def _is_lone(column: "_Column") -> bool:
-    return bool(column.layout and column.dimensions) and not column.problem and column.field.kind == "scalar"
-
-
 def _column(found: FoundArray, reader: _Reader, whole: bool) -> _Column:
     """The column of an array; one with a problem if it cannot be taken, whatever its metadata states."""
     try:
@@ -499,9 +499,10 @@ def _sound_column(found: FoundArray, reader: _Reader, lead: tuple[int, ...]) -> 
     except Impossible:
         raise
     except NotUnderstood:
-        return _column_of_zarr(reader.array(found.path), found, codecs, lead)
-    _check_formats(layout, found)
-    if lead and not layout.shape:
+        layout = None
+    if layout is not None:
+        _check_formats(layout, found)
+    if layout is None or (lead and not layout.shape):
         return _column_of_zarr(reader.array(found.path), found, codecs, lead)
     axes, shape = _dimensions(found, len(layout.shape), lead), (*lead, *layout.shape)
     column = _Column(found.path, shape, layout=layout, metadata=found.metadata[0], dimensions=axes, whole=bool(lead))
