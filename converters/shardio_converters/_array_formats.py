@@ -80,11 +80,15 @@ def open_arrays(paths: Sequence[Path], options: ReadOptions) -> OpenedArray:
     return canonical(opened) if options.orientation == "RAS" else opened
 
 
-def _open_array(path: Path, options: ReadOptions) -> OpenedArray:
+def _opened(path: Path) -> File:
     try:
-        file = open_file(path, ("gzip",))
+        return open_file(path, ("gzip",))
     except (SourceError, ValueError) as error:
         raise BadSample(str(error)) from error
+
+
+def _open_array(path: Path, options: ReadOptions) -> OpenedArray:
+    file = _opened(path)
     name = _format_of(file.read(0, _HEAD)) or ""
     if name in ELSEWHERE:
         raise BadSample(ELSEWHERE[name])
@@ -260,10 +264,7 @@ def _image_of_pair(header: Path) -> File:
     stem = name[:-4] if name.lower().endswith(".hdr") else name
     for suffix in (".img", ".img.gz", ".IMG"):
         if (path := header.with_name(stem + suffix)).is_file():
-            try:
-                return open_file(path, ("gzip",))
-            except SourceError as error:
-                raise BadSample(str(error)) from error
+            return _opened(path)
     raise BadSample(f"a NIfTI header needs its values beside it, there is no {stem}.img")
 
 

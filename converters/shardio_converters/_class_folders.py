@@ -67,17 +67,14 @@ def find_class_folders(
             raise SourceError(f"{printable(folder)} is a dataset of shardio already, no folder of {files}")
     real = Path(os.path.realpath(root))
     above = frozenset(map(_identity, (real, *real.parents)))
-    passed = None if hidden else list[str]()
-    folders = [
-        entry for entry in tops if _is_dir(entry, suffixes) and _enters(root, entry.name, suffixes, above, passed)
-    ]
+    walk = _Walk(root, suffixes, hidden)
+    folders = [entry for entry in tops if walk.is_dir(entry) and walk.enters(entry.name, above)]
     classes = [one.name for one in folders if not (one.is_symlink() and _identity(Path(one.path)) in above)]
-    others = [(entry, _size(entry, suffixes)) for entry in tops if not _is_dir(entry, suffixes)]
+    others = [(entry, walk.size(entry)) for entry in tops if not walk.is_dir(entry)]
     beside = [(entry.name, size) for entry, size in others if size is not None]
-    left_out = Counter(_kind(entry) for entry, size in others if size is None)
-    walks = (_walk(root, name, suffixes, above, left_out, passed) for name in classes)
-    found = (sorted(walk, key=lambda one: key(one[0])) for walk in walks)
-    return ClassFolders(classes, found, beside, left_out, [] if passed is None else passed)
+    walk.left_out.update(_kind(entry) for entry, size in others if size is None)
+    found = (sorted(walk.files(name, above), key=lambda one: key(one[0])) for name in classes)
+    return ClassFolders(classes, found, beside, walk.left_out, walk.passed)
 
 
 def hidden_remarks(folders: Sequence[str]) -> tuple[str, ...]:
@@ -88,50 +85,72 @@ def hidden_remarks(folders: Sequence[str]) -> tuple[str, ...]:
     return (Message("left out {}, hidden or added by a system, as no classes; {hidden:True} takes them", named),)
 
 
-def _enters(root: Path, path: str, suffixes: tuple[str, ...], above: frozenset[_Id], passed: list[str] | None) -> bool:
-    """Whether to look into a folder; a hidden one that holds files is added to `passed`, None takes all."""
-    name = path.rpartition("/")[2]
-    if passed is None or not (name.startswith(".") or name in _OF_SYSTEMS):
-        return True
-    if any(True for _ in _walk(root, path, suffixes, above, Counter(), None)):
-        passed.append(path)
-    return False
-
-
 def _kind(entry: os.DirEntry[str]) -> str:
     if entry.name.startswith(_APPLE_DOUBLE):
         return "._* of macOS"
     return printable(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
 
 
-def _walk(
-    root: Path,
-    top: str,
-    suffixes: tuple[str, ...],
-    above: frozenset[_Id],
-    left_out: Counter[str],
-    passed: list[str] | None,
-) -> Iterator[tuple[str, int]]:
-    """Yield the path below `root` and the size of every image below the folder `top`, in no particular order.
+@final
+class _Walk:
+    """The files below folders, in no particular order.
 
-    Files of other kinds are counted in `left_out`, hidden folders added to `passed`, see `_enters`.
+    Attributes:
+        left_out: how many files of other kinds were found, by suffix.
+        passed: the hidden folders with files that were left out.
     """
-    # Each folder is kept with the folders that contain it, so that a link to one of them is not followed in a cycle.
-    waiting = [(top, above)]
-    while waiting:
-        folder, above = waiting.pop()
-        identity = _identity(root / folder)
-        if identity in above:
-            continue
-        for entry in _scan(root / folder):
-            path = f"{folder}/{entry.name}"
-            if _is_dir(entry, suffixes):
-                if _enters(root, path, suffixes, above | {identity}, passed):
-                    waiting.append((path, above | {identity}))
-            elif (size := _size(entry, suffixes)) is not None:
-                yield path, size
-            else:
-                left_out[_kind(entry)] += 1
+
+    def __init__(self, root: Path, suffixes: tuple[str, ...], hidden: bool) -> None:
+        self._root, self._suffixes, self._hidden = root, suffixes, hidden
+        self.left_out, self.passed = Counter[str](), list[str]()
+
+    def enters(self, path: str, above: frozenset[_Id]) -> bool:
+        """Whether to look into a folder; a hidden one that holds files is added to `passed`, unless all are taken."""
+        name = path.rpartition("/")[2]
+        if self._hidden or not (name.startswith(".") or name in _OF_SYSTEMS):
+            return True
+        if any(True for _ in _Walk(self._root, self._suffixes, True).files(path, above)):
+            self.passed.append(path)
+        return False
+
+    def files(self, top: str, above: frozenset[_Id]) -> Iterator[tuple[str, int]]:
+        """Yield the path below the root and the size of every file below the folder `top`, which has some `above`."""
+        # Each folder is kept with those that contain it, so that a link to one of them is not followed in a cycle.
+        waiting = [(top, above)]
+        while waiting:
+            folder, above = waiting.pop()
+            identity = _identity(self._root / folder)
+            if identity in above:
+                continue
+            for entry in _scan(self._root / folder):
+                path = f"{folder}/{entry.name}"
+                if self.is_dir(entry):
+                    if self.enters(path, above | {identity}):
+                        waiting.append((path, above | {identity}))
+                elif (size := self.size(entry)) is not None:
+                    yield path, size
+                else:
+                    self.left_out[_kind(entry)] += 1
+
+    def is_dir(self, entry: os.DirEntry[str]) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError as error:
+            # A link that cannot be followed. With an image's suffix it becomes a bad sample; else it may hide a whole
+            # folder.
+            if error.errno == errno.ELOOP or entry.name.lower().endswith(self._suffixes):
+                return False
+            raise unreadable(Path(entry.path), error) from error
+
+    def size(self, entry: os.DirEntry[str]) -> int | None:
+        """The bytes of an image file, 0 if that cannot be told; None for anything else."""
+        if not entry.name.lower().endswith(self._suffixes) or entry.name.startswith(_APPLE_DOUBLE):
+            return None
+        try:
+            status = entry.stat()
+        except OSError:
+            return 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else None  # opening a named pipe would block
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -143,25 +162,3 @@ def _identity(folder: Path) -> _Id:
     with source_errors(folder):
         status = folder.stat()
     return status.st_dev, status.st_ino
-
-
-def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        # A link that cannot be followed. With an image's suffix it becomes a bad sample; else it may hide a whole
-        # folder.
-        if error.errno == errno.ELOOP or entry.name.lower().endswith(suffixes):
-            return False
-        raise unreadable(Path(entry.path), error) from error
-
-
-def _size(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> int | None:
-    """The bytes of an image file, 0 if that cannot be told; None for anything else."""
-    if not entry.name.lower().endswith(suffixes) or entry.name.startswith(_APPLE_DOUBLE):
-        return None
-    try:
-        status = entry.stat()
-    except OSError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else None  # opening a named pipe would block

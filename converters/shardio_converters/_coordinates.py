@@ -1,7 +1,6 @@
 """Coordinates of HDF5 files and Zarr stores, compared from file to file: of rows, such as times, and of other axes."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -9,13 +8,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, Message, SourceError
+from shardio.errors import Message, SourceError
 from shardio.foreign.names import printable
 from shardio.format import coordinates as steps_of
-
-from ._source_base import ArrayColumn, ColumnReader
-
-_MOST_ROWS = 1 << 24  # of a coordinate that is compared
 
 
 @final
@@ -63,54 +58,6 @@ class Coordinates:
                     f"{rule}: value {at} of {name!r} is {theirs[at]} in {places[1]}, and {ours[at]} in {places[0]}"
                 )
         return hints
-
-
-def read_coordinates(
-    path: Path,
-    decoded: Iterable[ArrayColumn],
-    stored: Mapping[str, ArrayColumn],
-    rows: Iterable[str],
-    opens: Callable[[Iterable[Any]], ColumnReader],
-) -> Coordinates:
-    """Read the coordinates of a file.
-
-    Args:
-        path: the file.
-        decoded: the columns of numbers with one axis, which attributes of netCDF decode where that is possible.
-        stored: by path, such columns as they are stored.
-        rows: the paths of what may be the coordinate of the rows, the likeliest first.
-        opens: returns a reader of columns of the file.
-    """
-
-    def read(columns: Iterable[ArrayColumn]) -> dict[str, NDArray[Any]]:
-        taken, values = {column.path: column for column in columns}, dict[str, NDArray[Any]]()
-        with contextlib.closing(opens(taken.values())) as reader:
-            for name, column in taken.items():
-                found = np.empty(column.shape[0], column.field.row_dtype)
-                with contextlib.suppress(BadSample):  # whoever takes the column is told
-                    reader.fill(column, found)
-                    values[name] = found
-        return values
-
-    values = read(column for column in decoded if column.shape[0] <= _MOST_ROWS)
-    of_rows = next((name for name in rows if name in values), "")
-    coarse = 0.0
-    if of_rows and stored[of_rows].field.row_dtype in (np.float16, np.float32):
-        numbers = read([stored[of_rows]]).get(of_rows, np.empty(0, np.float32))
-        apart, steps = steps_of.resolution(numbers), np.diff(numbers.astype(np.float64))
-        coarse = apart if steps_of.is_too_coarse(steps[np.isfinite(steps)], apart) else 0.0
-    return Coordinates(path, values, of_rows, coarse)
-
-
-def of_other_axes(scales: Mapping[str, Sequence[str | None]], columns: Iterable[ArrayColumn]) -> list[str]:
-    """Return the paths of the coordinates that some columns have along other axes than the rows.
-
-    Args:
-        scales: by path of a column, those of the coordinates of its axes; "" for an axis without one.
-        columns: the columns.
-    """
-    found = [scale for column in columns for scale in scales.get(column.path, ())[1:] if scale]
-    return list(dict.fromkeys(found))
 
 
 def series_hints(files: Iterable[Coordinates]) -> Iterator[str]:

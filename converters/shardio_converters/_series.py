@@ -1,5 +1,6 @@
 """Files or stores of arrays taken as one series: the same fields in each, their rows one after the other, or joined."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
@@ -12,16 +13,17 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import ConfigError, Message, Option, SourceError
+from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
 from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.format import cf
+from shardio.format.coordinates import is_too_coarse, resolution
 from shardio.format.fields import as_ragged
 from shardio.format.unwritten import MissingChunks, Unwritten
 from shardio.source import Sample, check_index, describe_field, label_as_int64
 from shardio.system.units import counted
 
-from ._coordinates import Coordinates, of_other_axes, read_coordinates, series_hints
+from ._coordinates import Coordinates, series_hints
 from ._fields import (
     array_field,
     check_same_axes,
@@ -38,6 +40,7 @@ from ._source_base import ArrayColumn, ColumnReader, ColumnSource, JoinedReaders
 SampleOf: TypeAlias = Literal["file", "group", "row"]
 """A sample is all that a file or a store holds, or all in one of its groups, or a row of its arrays."""
 
+_MOST_ROWS = 1 << 24  # of a coordinate that is compared
 _MANY_GROUPS = 8  # that hold the same names: more are hardly fields
 _DEEPEST = 16  # groups within groups that are looked at
 
@@ -79,6 +82,37 @@ class FileContents(ABC):
     @abstractmethod
     def opens(self, columns: Iterable[Any]) -> ColumnReader:
         """Open the file to read columns; SourceError if that fails."""
+
+    def coordinates(self, rows: Iterable[str | None]) -> Coordinates:
+        """Read the columns of numbers with one axis, decoded where that is possible.
+
+        Args:
+            rows: the paths of what may be the coordinate of the rows, the likeliest first.
+        """
+        decoded = dict[str, ArrayColumn]()
+        for name, column in self.stored.items():
+            with contextlib.suppress(SourceError):
+                column = self.described(column, True)[0]
+            if column.shape[0] <= _MOST_ROWS:
+                decoded[name] = column
+        values = self._values(decoded)
+        of_rows = next((name for name in rows if name in values), None) or ""
+        coarse = 0.0
+        if of_rows and self.stored[of_rows].field.row_dtype in (np.float16, np.float32):
+            numbers = self._values({of_rows: self.stored[of_rows]}).get(of_rows, np.empty(0, np.float32))
+            apart, steps = resolution(numbers), np.diff(numbers.astype(np.float64))
+            coarse = apart if is_too_coarse(steps[np.isfinite(steps)], apart) else 0.0
+        return Coordinates(self.path, values, of_rows, coarse)
+
+    def _values(self, columns: Mapping[str, ArrayColumn]) -> dict[str, NDArray[Any]]:
+        values = dict[str, NDArray[Any]]()
+        with contextlib.closing(self.opens(columns.values())) as reader:
+            for name, column in columns.items():
+                found = np.empty(column.shape[0], column.field.row_dtype)
+                with contextlib.suppress(BadSample):  # whoever takes the column is told
+                    reader.fill(column, found)
+                    values[name] = found
+        return values
 
     def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten] | None:
         """Return, by path, what of these columns was never written, as far as opening tells; None if it tells nothing.
@@ -518,11 +552,10 @@ class _Series:
                 one = lacking.get(column.path) or Unwritten("", "", self.counts[-1])
                 self.unwritten.append(replace(one, name=name, file=printable(contents.path.name), number=number))
         if options.compared and not options.whole:
-            scales = [contents.scales.get(column.path, ())[:1] for column in found.values()]
-            rows = [scale[0] for scale in scales if scale and scale[0]]
-            there = read_coordinates(contents.path, _decoded(contents), contents.stored, rows, contents.opens)
+            scales = [contents.scales.get(column.path, ()) for column in found.values()]
+            there = contents.coordinates(axes[0] for axes in scales if axes)
             if self.coordinates and not options.ragged:
-                grid = of_other_axes(contents.scales, found.values())
+                grid = dict.fromkeys(axis for axes in scales for axis in axes[1:] if axis)
                 self.told += self.coordinates[0].check_same(there, grid, f"{rule} on their grid")
             self.coordinates.append(there)
 
@@ -629,12 +662,3 @@ def _merged(series: Sequence[_Series]) -> dict[str, int]:
 def _form(column: Any) -> tuple[Any, ...]:
     """Return the attributes that a field's columns share in all files."""
     return (replace(column.field, attributes=None), *column.form())
-
-
-def _decoded(contents: FileContents) -> Iterator[ArrayColumn]:
-    """Yield the columns of numbers with one axis, decoded if that is possible."""
-    for column in contents.stored.values():
-        try:
-            yield contents.described(column, True)[0]
-        except SourceError:
-            yield column
