@@ -150,7 +150,6 @@ class _Header:
         self._size = file.size
         self._data = memoryview(file.read(0, min(file.size, _HEADER)))
         self._at = 4
-        self._axes: dict[str, tuple[str, ...]] = {}
         version = self._data[3]
         self._wide = version == 5  # counts of 8 bytes
         self._offset_bytes = 4 if version == 1 else 8
@@ -163,30 +162,31 @@ class _Header:
         found = {}
         for _ in self._list(_VARIABLES):
             name = self._name()
-            named = [dimensions[self._count()] for _ in range(self._few(_MOST_AXES))]
+            if (count := self._count()) > _MOST_AXES:
+                raise ValueError(f"it has a list of {count}, at most {_MOST_AXES} are allowed")
+            named = [dimensions[self._count()] for _ in range(count)]
             attributes, dtype = dict(self._attributes()), np.dtype(_TYPES[self._number(4)])
             self._count()  # the size, which the shape tells: that of a large variable does not fit
-            axes = [length for _, length in named]
-            self._axes[name] = tuple(axis for axis, _ in named)
-            found[name] = axes, attributes, dtype, self._number(self._offset_bytes)
+            axes, lengths = tuple(axis for axis, _ in named), [length for _, length in named]
+            found[name] = axes, lengths, attributes, dtype, self._number(self._offset_bytes)
         return self._placed(found, records)
 
     def _placed(self, found: Mapping[str, Any], records: int) -> dict[str, _Variable]:
         """The variables with their rows; an axis of length 0 is that of the records, one after the other of all."""
-        recorded = {name for name, (axes, *_) in found.items() if axes and axes[0] == 0}
-        sizes = {name: math.prod(axes[1:]) * dtype.itemsize for name, (axes, _, dtype, _) in found.items()}
+        recorded = {name for name, (_, lengths, *_) in found.items() if lengths and lengths[0] == 0}
+        sizes = {name: math.prod(one[1:]) * dtype.itemsize for name, (_, one, _, dtype, _) in found.items()}
         # Each is padded to 4 bytes, unless it is alone.
         padded = [size if len(recorded) == 1 else -(-size // 4) * 4 for name, size in sizes.items() if name in recorded]
         record = sum(padded)
         if records < 0 and record:  # not told: the writer was streaming
-            records = (self._size - min(found[name][3] for name in recorded)) // record
+            records = (self._size - min(found[name][-1] for name in recorded)) // record
         variables = {}
-        for name, (axes, attributes, dtype, begin) in found.items():
-            shape = (records, *axes[1:]) if name in recorded else tuple(axes)
+        for name, (axes, lengths, attributes, dtype, begin) in found.items():
+            shape = (records, *lengths[1:]) if name in recorded else tuple(lengths)
             if math.prod(shape[1:]) * dtype.itemsize > self._size or (shape and shape[0] > self._size):
                 raise ValueError(f"{name!r} is {list(shape)} of {dtype}, in a file of {self._size} bytes")
             stride = record if name in recorded else sizes[name]
-            variables[name] = _Variable(dtype, shape, begin, stride, attributes, self._axes[name])
+            variables[name] = _Variable(dtype, shape, begin, stride, attributes, axes)
         return variables
 
     def _take(self, size: int) -> memoryview:
@@ -202,11 +202,6 @@ class _Header:
         size = 8 if self._wide else 4
         number = self._number(size)
         return -1 if streaming and number == (1 << 8 * size) - 1 else number
-
-    def _few(self, most: int) -> int:
-        if (count := self._count()) > most:
-            raise ValueError(f"it has a list of {count}, at most {most} are allowed")
-        return count
 
     def _padded(self, size: int) -> memoryview:
         return self._take(-(-size // 4) * 4)[:size]

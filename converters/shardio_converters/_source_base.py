@@ -1,5 +1,6 @@
 """Base classes of sources, and how they read large arrays: in blocks of rows, and one file open at a time."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -274,18 +275,13 @@ class JoinedReaders:
     def __init__(
         self, paths: Sequence[Path], columns: Collection[Any], opens: Callable[[Path, list[Any]], ColumnReader]
     ) -> None:
-        self._readers: list[ColumnReader] = []
-        try:
-            for number, path in enumerate(paths):
-                self._readers.append(opens(path, [column for column in columns if column.file == number]))
-        except SourceError:
-            self.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            self._readers = [
+                opened.enter_context(contextlib.closing(opens(path, [one for one in columns if one.file == number])))
+                for number, path in enumerate(paths)
+            ]
+            self.close = opened.pop_all().close
 
     def of(self, column: Any) -> Any:
         """Return the reader of a column."""
         return self._readers[column.file]
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()

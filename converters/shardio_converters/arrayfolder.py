@@ -399,7 +399,6 @@ def _in_folder(
         if empty := [printable(name) for name in folder.classes if name not in numbers]:
             shown = ", ".join(empty[:_SHOWN]) + (", ..." if len(empty) > _SHOWN else "")
             remarks.append(f"left out folders without files of arrays, which are no classes: {shown}")
-    hints += [*order_hints(map(_key, chosen)), *_of_series(chosen)]
     if with_classes and len(chosen) == len(names) > 1:
         hints.append(
             Message("each folder holds one sample, so that each is a class of its own; {label:False} takes none")
@@ -411,22 +410,12 @@ def _matching(src: Paths, field: str, *, series: bool, sort: Sort, options: Read
     """The files that fit a pattern, or are listed."""
     files = find_files(src, lambda name: True, "files of arrays", sort)
     root = Path(os.path.commonpath([path.parent for path in files]))
-    chosen, remarks, left_out = _known(root, [str(path.relative_to(root)) for path in files], series=series)
-    hints = (*left_out, *order_hints(map(_key, chosen)), *_of_series(chosen))
-    return ArrayFolder(root, {field: StringArray(chosen)}, {}, (), {}, {}, options, tuple(remarks), hints)
-
-
-def _of_series(chosen: Sequence[str]) -> tuple[str, ...]:
-    """A hint on the series among samples."""
-    counts = [path.count(_NEXT) for path in chosen if _NEXT in path]
-    if not counts:
-        return ()
-    told = "{} are {} DICOM series, of which each is a sample; {series:False} takes each file as one"
-    return (Message(told, counted(sum(counts), "file"), len(counts)),)
+    chosen, remarks, hints = _known(root, [str(path.relative_to(root)) for path in files], series=series)
+    return ArrayFolder(root, {field: StringArray(chosen)}, {}, (), {}, {}, options, tuple(remarks), tuple(hints))
 
 
 def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str], list[str], list[str]]:
-    """Return the files whose content has a known format, and remarks and hints on the others.
+    """Return the samples of files whose content has a known format, with remarks and hints on them and the others.
 
     Raises SourceError if none has one.
     """
@@ -457,7 +446,12 @@ def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str
     if not chosen:
         said = "".join(f"; {one}" for one in (*remarks, *hints))
         raise SourceError(f"{printable(root)} holds no files of arrays{said}")
-    return _joined(chosen, {path: uid for path, uid in uids.items() if uid and series}), remarks, hints
+    joined = _joined(chosen, {path: uid for path, uid in uids.items() if uid and series})
+    hints += order_hints(map(_key, joined))
+    if counts := [path.count(_NEXT) for path in joined if _NEXT in path]:
+        told = "{} are {} DICOM series, of which each is a sample; {series:False} takes each file as one"
+        hints.append(Message(told, counted(sum(counts), "file"), len(counts)))
+    return joined, remarks, hints
 
 
 def _joined(chosen: Sequence[str], uids: Mapping[str, str]) -> list[str]:

@@ -178,11 +178,7 @@ class _Contents(FileContents):
         others = [scale for axes in scales.values() for scale in axes[1:] if scale in found and scale not in first]
         self.lost = dict.fromkeys(others, "it is the coordinate of an axis that is not the rows")
         self.lost |= {name: one.problem for name, one in self.columns.items() if one.problem and name not in hidden}
-        self.usual = {
-            name: one
-            for name, one in self.columns.items()
-            if not one.problem and name not in others and name not in hidden
-        }
+        self.usual = {name: one for name, one in self.columns.items() if name not in hidden and name not in self.lost}
         taken = [column for column in self.columns.values() if not column.problem and not column.members]
         self.stored = {column.path: column for column in taken if column.field.kind == "scalar"}
 

@@ -78,9 +78,7 @@ def lmdb(
         raise SourceError(f"{printable(file.path)} holds no entries")
     last = file.read_exactly(int(entries[-1]["key"]), int(entries[-1]["key_size"]))
     if last.startswith(_SHARDIOS):
-        raise SourceError(
-            f"{printable(file.path)} was written by shardio; its datasets are copied by `shardio reshard`"
-        )
+        raise SourceError(f"{printable(file.path)} {own}")
     images, texts = _pairs(file, pages, entries)
     spans = images["offset"].copy(), images["size"].astype(np.int64)
     places, keys = ValueLocations([file.path], [spans], open_lmdb), repack_fields(images[["key", "key_size"]])

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -393,13 +393,8 @@ class _Contents(FileContents):
             )
             raise SourceError(f"{printable(root)} holds no Zarr arrays{advice}")
         self.path = root
-        found: dict[str, _Column] = {}
-        reader = _Reader(root, ())
-        try:
-            for array in arrays:
-                found[array.path or "array"] = _column(array, reader, whole)
-        finally:
-            reader.close()
+        with closing(_Reader(root, ())) as reader:
+            found = {array.path or "array": _column(array, reader, whole) for array in arrays}
         stated_by_root = store.attributes()
         self.hints = _hints(root, stated_by_root)
         for name, axes in {} if whole else _axes_of_resolutions(stated_by_root).items():
