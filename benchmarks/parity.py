@@ -21,6 +21,7 @@ from PIL import Image
 import shardio
 from benchmarks._results import finish
 from shardio.transforms import Transform
+from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
 from shardio.transforms.steps import Crop, Flip, Scale
 
@@ -63,7 +64,7 @@ def by_pillow(data: bytes, index: int, transforms: list[Transform]) -> NDArray[n
         image = file.convert("RGB")
     size = np.array([[image.height, image.width]], np.int32)
     recipe = Recipe.of(transforms, channels=3, size=None)
-    for step in recipe.steps(size, seed=SEED, epoch=0, indices=np.array([index])):
+    for step in recipe.steps(size, RandomKeys(SEED, 0, np.array([index]))):
         match step:
             case Crop(boxes):
                 top, left, height, width = boxes[0].tolist()

@@ -28,7 +28,7 @@ from .arrays import (
 )
 from .normalization import FillMissing, Normalize, Numbers, Precision, ToFloat, ToInt64, along_axes, merged
 from .ragged import Collation, PadTo, Ragged
-from .random_generator import RandomGenerator
+from .random_generator import RandomKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,17 +297,15 @@ class ArrayRecipe:
             found = _result(transform, found, self.collation)
         return (*shape[: self.leading], *found)
 
-    def moves(
-        self, *, seed: int, epoch: int, indices: NDArray[np.int64], shapes: Shapes | None = None
-    ) -> tuple[Move, ...]:
-        """Return all moves for the arrays of these samples, int64 [B].
+    def moves(self, keys: RandomKeys, shapes: Shapes | None = None) -> tuple[Move, ...]:
+        """Return all moves, such as crops and flips, for the arrays of the samples with these keys.
 
         `shapes` are their shapes, int64 [B, axes], of which `result` takes each; it isn't needed if all are the same.
         """
         moves: list[Move] = []
         shapes = np.array([self.seen], np.int64) if shapes is None else shapes[:, self.leading :]
         for position, transform in enumerate(self.transforms):
-            added = transform.moves(shapes, RandomGenerator(seed, epoch, position, indices))
+            added = transform.moves(shapes, keys.generator(position))
             for move in added:
                 shapes = _moved_shapes(shapes, move)
             moves += added

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from ..order.permutation import derive, splitmix64
 from ..system.types import Indices
 
+_DRAWS = (1 << 20) + 2  # larger than the place of any transform in its list
 _GAMMA_ATTEMPTS = 12
 """Attempts at a gamma variate, each of which succeeds with a probability of at least 0.95."""
 
@@ -53,6 +55,40 @@ class RandomGenerator:
         total = first + second
         # Both underflow to 0 only with a small alpha, where the distribution is nearly that of a fair coin.
         return np.where(total > 0, first / np.where(total > 0, total, 1), self.uniform(1)[:, 0].round())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomKeys:
+    """The numbers that determine the random parameters of some rows.
+
+    Attributes:
+        seed: the seed of the loader, or the one that `draws` derives from it.
+        epoch: the epoch of the loader.
+        samples: the random key of each row's sample, int64 [n]. It is the sample's index, except in mixtures, where a
+            sample that comes twice in an epoch gets different crops.
+    """
+
+    seed: int
+    epoch: int
+    samples: Indices
+
+    def __getitem__(self, rows: slice | Indices) -> "RandomKeys":
+        return RandomKeys(self.seed, self.epoch, self.samples[rows])
+
+    def generator(self, stream: int) -> RandomGenerator:
+        """Return the generator of a stream, such as a transform's place in its list."""
+        return RandomGenerator(self.seed, self.epoch, stream, self.samples)
+
+    def within(self, rows: Indices, numbers: Indices) -> "RandomKeys":
+        """Return the keys of parts of samples, each of a row, with its number there; number 0 has its sample's key."""
+        samples = self.samples[rows]
+        others = splitmix64(splitmix64(samples.astype(np.uint64)) + numbers.astype(np.uint64)).astype(np.int64)
+        return replace(self, samples=np.where(numbers == 0, samples, others))
+
+    def draws(self, number: int) -> "RandomKeys":
+        """Return the keys of another set of random draws, independent of this one; set 0 is this one."""
+        return replace(self, seed=derive(self.seed, number, _DRAWS)) if number else self
 
 
 def _gamma(shape: float, generator: RandomGenerator) -> NDArray[np.float64]:

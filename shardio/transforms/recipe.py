@@ -7,14 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..system.types import Indices
 from . import (
     CutMix,
     ImageTransform,
     MixUp,
     Normalize,
     RandomErasing,
-    RandomGenerator,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomRotation,
@@ -25,6 +23,7 @@ from . import (
     Transform,
 )
 from .normalization import merged, per_channel
+from .random_generator import RandomKeys
 from .steps import Crop, Erase, Interpolation, Scale, Sizes, Step
 
 _LARGEST_BYTE, _LARGEST_LEVEL = (1 << 8) - 1, (1 << 16) - 1
@@ -134,14 +133,14 @@ class Recipe:
         result: NDArray[np.float32] = (scaled - self.normalization[:, 0]) / self.normalization[:, 1]
         return result
 
-    def steps(self, sizes: Sizes, *, seed: int, epoch: int, indices: Indices) -> tuple[Step, ...]:
-        """Return the steps for images of these sizes, int32 [B, 2], and sample indices, int64 [B].
+    def steps(self, sizes: Sizes, keys: RandomKeys) -> tuple[Step, ...]:
+        """Return the steps for images of these heights and widths in pixels, int32 [B, 2], and the keys of B samples.
 
         The steps' types and what in them is not an array are the same for any images.
         """
         steps: list[Step] = []
         for position, transform in enumerate(self.transforms):
-            added = transform.steps(sizes, RandomGenerator(seed, epoch, position, indices))
+            added = transform.steps(sizes, keys.generator(position))
             for step in added:
                 if isinstance(step, Crop):
                     sizes = step.boxes[:, 2:]
@@ -163,14 +162,14 @@ class Recipe:
             sizes = transform.targets(sizes) if isinstance(transform, Resize) else sizes
         return sizes
 
-    def erase_steps(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
+    def erase_steps(self, keys: RandomKeys) -> tuple[Erase, ...]:
         """Return only the last `erasings` steps: those after the conversion to floats, on images of one size."""
         first = len(self.transforms) - self.erasings
-        sizes = np.full((len(indices), 2), self.size or (1, 1), np.int32)
+        sizes = np.full((len(keys.samples), 2), self.size or (1, 1), np.int32)
         return tuple(
             step
             for position, transform in enumerate(self.transforms[first:], first)
-            for step in transform.steps(sizes, RandomGenerator(seed, epoch, position, indices))
+            for step in transform.steps(sizes, keys.generator(position))
             if isinstance(step, Erase)
         )
 

@@ -23,6 +23,7 @@ from shardio.engines.array_transforms import (
 )
 from shardio.errors import BadSample, ConfigError
 from shardio.transforms import ArrayRecipe
+from shardio.transforms.random_generator import RandomKeys
 
 VOLUME = (2, 6, 8, 8)
 FIELD = np.zeros(VOLUME, np.float32)
@@ -154,7 +155,7 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
         [shardio.RandomSpatialCrop(cut), shardio.RandomAxisFlip(0.5, (-1, -2)), shardio.RandomRotate90()], shape
     )
     arrays = np.random.default_rng(seed).random((count, *shape))
-    moves = recipe.moves(seed=seed, epoch=1, indices=np.arange(count))
+    moves = recipe.moves(RandomKeys(seed, 1, np.arange(count)))
     out = np.empty((count, *recipe.out_shape))
     transform_arrays(arrays, recipe, moves, out)
     assert torch.equal(torch.from_numpy(out), transform_tensor(torch.from_numpy(arrays), recipe, moves))
@@ -178,7 +179,7 @@ def test_one_number_is_the_length_of_every_axis_but_the_first(crop: Any) -> None
         each = crop(wanted[1:])
         assert recipe_of([crop(6)], shape).out_shape == recipe_of([each], shape).out_shape == wanted
         indices = np.arange(9)
-        (one,), (other,) = (recipe_of([t], shape).moves(seed=1, epoch=0, indices=indices) for t in (crop(6), each))
+        (one,), (other,) = (recipe_of([t], shape).moves(RandomKeys(1, 0, indices)) for t in (crop(6), each))
         assert np.array_equal(one.corners, other.corners)
 
 
@@ -201,7 +202,7 @@ def test_numbers_are_plain_numpys_on_host_and_device(data: st.DataObject, dtype:
     normalize = shardio.Normalize(mean, std, None if to_float else result)
     converted = [normalize] if not to_float or data.draw(st.booleans()) else []
     recipe = recipe_of([*moves, *to_float, *converted], shape, dtype)
-    drawn = recipe.moves(seed=0, epoch=0, indices=np.arange(3))
+    drawn = recipe.moves(RandomKeys(0, 0, np.arange(3)))
     given_arrays = arrays.copy()
     out = np.empty((3, *shape), delivered_dtype(recipe, arrays.dtype))
     transform_arrays(arrays, recipe, drawn, out)
@@ -285,7 +286,7 @@ def test_a_loader_converts_its_arrays(transforms: Any, options: dict[str, Any], 
     for where in (options, {"device": device}):
         for batch in load(data, transforms={"field": transforms}, **where):
             indices = batch["index"].numpy()
-            moves = recipe.moves(seed=3, epoch=0, indices=indices)
+            moves = recipe.moves(RandomKeys(3, 0, indices))
             stored = torch.from_numpy(data.read(indices, ["field"])["field"])
             assert torch.equal(batch["field"], transform_tensor(stored, recipe, moves))
             assert torch.equal(samples[int(indices[0])]["field"], batch["field"][0])
@@ -308,10 +309,10 @@ def test_a_masked_array_is_zeros(device: str) -> None:
 def test_axes_move_as_often_as_asked() -> None:
     """p is the share of arrays flipped along each axis; the three rotations are equally likely."""
     indices = np.arange(6000)
-    flip = recipe_of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(seed=0, epoch=0, indices=indices)
+    flip = recipe_of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(RandomKeys(0, 0, indices))
     for mirror in flip:
         assert mirror.mask.mean() == pytest.approx(0.3, abs=0.03)
-    (turn,) = recipe_of([shardio.RandomRotate90(0.6)], VOLUME).moves(seed=0, epoch=0, indices=indices)
+    (turn,) = recipe_of([shardio.RandomRotate90(0.6)], VOLUME).moves(RandomKeys(0, 0, indices))
     assert np.bincount(turn.quarters, minlength=4) / 6000 == pytest.approx([0.4, 0.2, 0.2, 0.2], abs=0.03)
 
 

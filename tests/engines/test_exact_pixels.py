@@ -35,6 +35,7 @@ from shardio.transforms import (
     Transform,
 )
 from shardio.transforms.fuse import FusedSteps
+from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
 from shardio.transforms.steps import Crop, Flip, Interpolation, Scale, Step
 
@@ -94,7 +95,7 @@ def made_by_cpu(
     """Return the CPU engine's images of files, as one batch if they get one size, the steps taken, and the recipe."""
     recipe = Recipe.of(transforms, channels=channels, size=None)
     engine, out = CpuEngine(recipe, channels=channels), None
-    steps = steps or recipe.steps(sizes, seed=1, epoch=0, indices=np.arange(len(files)))
+    steps = steps or recipe.steps(sizes, RandomKeys(1, 0, np.arange(len(files))))
     if recipe.size is not None:
         out = np.empty((len(files), *engine.output_format.shape(recipe.size)), engine.output_format.dtype)
     made = engine(files, sizes, steps, out, orientations)
@@ -329,7 +330,7 @@ def test_upright_and_fast(orientation: int) -> None:
     recipe = Recipe.of([Resize((40, 50))], channels=3, size=None)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     sizes, out = np.array([upright.size[::-1]], np.int32), np.empty((1, 40, 50, 3), np.uint8)
-    steps = recipe.steps(sizes, seed=2, epoch=0, indices=np.arange(1))
+    steps = recipe.steps(sizes, RandomKeys(2, 0, np.arange(1)))
     CpuEngine(recipe, channels=3, decode="fast")([data], sizes, steps, out, np.array([orientation], np.uint8))
     wanted = np.asarray(upright.resize((50, 40), Image.Resampling.BILINEAR)).astype(int)
     assert np.abs(out[0] - wanted).max() <= 4
@@ -366,10 +367,7 @@ def test_several_crops_of_a_file_are_those_of_each_alone(
         sizes[[1, 3]] = sizes[[1, 3], ::-1]
     recipes = [Recipe.of(transforms, channels=3, size=None) for transforms in lists]
     engines = [CpuEngine(recipe, channels=3, decode=decode) for recipe in recipes]
-    steps = [
-        recipe.steps(sizes, seed=number, epoch=0, indices=np.arange(len(files)))
-        for number, recipe in enumerate(recipes)
-    ]
+    steps = [recipe.steps(sizes, RandomKeys(number, 0, np.arange(len(files)))) for number, recipe in enumerate(recipes)]
 
     def empty() -> list[NDArray[Any]]:
         formats = [engine.output_format for engine in engines]

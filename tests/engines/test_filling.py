@@ -23,6 +23,7 @@ from shardio.engines.array_transforms import (
 from shardio.errors import ConfigError
 from shardio.native import numbers
 from shardio.transforms import ArrayRecipe
+from shardio.transforms.random_generator import RandomKeys
 
 FILL = -9999
 MOVES = [shardio.RandomSpatialCrop((2, 3)), shardio.RandomAxisFlip(0.5, (-1, -2))]
@@ -31,7 +32,7 @@ NUMBERS = st.floats(-100, 100, width=16)
 
 def on_both(recipe: ArrayRecipe, arrays: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what host and device make of arrays, and where they filled them, once both are equal, and NumPy too."""
-    moves = recipe.moves(seed=1, epoch=0, indices=np.arange(len(arrays)))
+    moves = recipe.moves(RandomKeys(1, 0, np.arange(len(arrays))))
     out = np.empty((len(arrays), *(recipe.out_size or ())), delivered_dtype(recipe, arrays.dtype))
     marks = np.empty(out.shape, np.bool_)
     transform_arrays(arrays, recipe, moves, out, marks)
@@ -97,7 +98,7 @@ def test_values_are_filled_and_normalized_as_by_numpy(
 
     plain = ArrayRecipe.of([*moves], (*rows, *shape), np.dtype(dtype), leading=len(rows))
     moved = np.empty((3, *(plain.out_size or ())), dtype)
-    transform_arrays(arrays, plain, plain.moves(seed=1, epoch=0, indices=np.arange(3)), moved)
+    transform_arrays(arrays, plain, plain.moves(RandomKeys(1, 0, np.arange(3))), moved)
     missing = np.isnan(moved) | (moved == code)
     filled = np.where(missing, over(mean if isinstance(value, str) else value, 4), moved.astype(np.float32))
     wanted = (filled - over(mean, 4)) / over(std, 4)

@@ -22,8 +22,8 @@ import shardio
 from shardio import Field, World
 from shardio.dataset.selection import Selection
 from shardio.errors import ConfigError
-from shardio.loader.batch.random_params import RandomKeys
 from shardio.transforms import RandomGenerator
+from shardio.transforms.random_generator import RandomKeys
 
 N = 24
 FIELDS: dict[str, Any] = {

@@ -17,8 +17,8 @@ from PIL import Image
 
 import shardio
 from shardio import Field, World, native
-from shardio.loader.batch.random_params import RandomKeys, image_steps
 from shardio.transforms import Transform
+from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
 from shardio.transforms.steps import Crop, Erase, Flip, Scale, Warp
 
@@ -112,7 +112,7 @@ def reference(transforms: list[Transform], given: Sequence[NDArray[Any]], seed: 
     """The results of the steps that are drawn for samples 0, 1, ..., by Pillow and NumPy."""
     sizes = np.array([numbers.shape for numbers in given], np.int32)
     recipe = Recipe.of_mask(transforms, size=SIZE)
-    steps = image_steps(recipe, sizes, RandomKeys(seed, 0, np.arange(len(given))))
+    steps = recipe.steps(sizes, RandomKeys(seed, 0, np.arange(len(given))))
     results = []
     for row, numbers in enumerate(given):
         made = numbers.astype(np.int32)

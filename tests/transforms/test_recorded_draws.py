@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 import shardio
 from shardio import transforms as t
 from shardio.loader.batch import random_params
-from shardio.loader.batch.random_params import RandomKeys
 from shardio.transforms.array_recipe import ArrayRecipe
+from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
 
 KEYS = RandomKeys(3, 5, np.array([0, 1, 2, 3, 40, 500, 10**6, 10**12, 1 << 62, -7, *range(100, 190)], np.int64))
@@ -92,14 +92,14 @@ def digest_of(decisions: Any) -> str:
 def test_images(transforms: list[Any], recorded: str) -> None:
     """Crops, flips, colours and boxes of 100 images."""
     recipe = Recipe.of(transforms, channels=3, size=None)
-    assert digest_of(random_params.image_steps(recipe, SIZES, KEYS)) == recorded
+    assert digest_of(recipe.steps(SIZES, KEYS)) == recorded
 
 
 @pytest.mark.parametrize(("transforms", "recorded"), ARRAYS.values(), ids=ARRAYS)
 def test_arrays(transforms: list[Any], recorded: str) -> None:
     """Blocks, windows, flips and quarter turns of 100 arrays."""
     recipe = ArrayRecipe.of(transforms, None, np.dtype(np.float32))
-    assert digest_of(recipe.moves(seed=3, epoch=5, indices=KEYS.samples, shapes=SHAPES)) == recorded
+    assert digest_of(recipe.moves(KEYS, SHAPES)) == recorded
 
 
 @pytest.mark.parametrize(("mixers", "recorded"), MIXERS.values(), ids=MIXERS)

@@ -17,7 +17,7 @@ from .collate import added_name, boundaries, joined, length_name, nested, nested
 from .host_batch import Batch, DeferredField, EncodedImages, Finish, HostBatch
 from .map_function import MapFunction, collate
 from .mixing import LABEL, BatchFunction, mix_field
-from .random_params import array_moves, erased_boxes, image_steps, mix_params
+from .random_params import mix_params
 from .rows import Rows
 
 
@@ -107,7 +107,7 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
         return batch
     if (image := spec.images.get(name)) is not None and image.batch_engine:
         sizes = rows.image_sizes[name][part]
-        steps = image_steps(image.recipe, sizes, rows.field_keys(name, part))
+        steps = image.recipe.steps(sizes, rows.field_keys(name, part))
         return {name: EncodedImages(rows.lists[name][part], sizes, steps)}
     if spec.fields[name].kind in ("text", "bytes", "json"):
         return {name: rows.lists[name][part]}
@@ -120,11 +120,11 @@ def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField
     image, array = spec.images.get(name), spec.arrays.get(name)
     finish: Finish | None = None
     if array is not None and array.on_device:
-        moves = array_moves(array.recipe, rows.field_keys(name, part))
+        moves = array.recipe.moves(rows.field_keys(name, part))
         finish = partial(_transformed, recipe=array.recipe, moves=moves)
     tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
-        boxes = erased_boxes(image.recipe, rows.field_keys(name, part))
+        boxes = image.recipe.erase_steps(rows.field_keys(name, part))
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
     if finish is None:
         return tensor

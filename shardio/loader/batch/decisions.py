@@ -8,9 +8,9 @@ import numpy as np
 
 from ...engines.base import rows_of
 from ...format.fields import shape_column
+from ...transforms.random_generator import RandomKeys
 from ...transforms.steps import Sizes
 from ...views.readable import SelectedSamples
-from .random_params import RandomKeys, array_moves, image_steps
 from .spec import BatchSpec
 
 
@@ -41,7 +41,7 @@ def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Dec
     selection.locate(spec.columns)
     sizes, own_keys = dict[str, Sizes](), {name: keys.draws(number) for name, number in spec.names.draws.items()}
     fixed = [name for name in spec.arrays if spec.fields[name].fixed]
-    drawn: dict[str, Sequence[Any]] = {n: array_moves(spec.arrays[n].recipe, own_keys[n]) for n in fixed}
+    drawn: dict[str, Sequence[Any]] = {n: spec.arrays[n].recipe.moves(own_keys[n]) for n in fixed}
     for stored, names in spec.names.delivered.items():
         kind = spec.fields[names[0]]
         if not kind.is_image:
@@ -51,5 +51,5 @@ def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Dec
         turns = spec.options.orient and kind.kind == "image"
         for name in names if not (turns or kind.optional or spec.images[names[0]].batch_engine) else ():
             engine = spec.images[name].cpu_engine
-            drawn[name] = engine.fuse(image_steps(engine.recipe, found, own_keys[name]), found)
+            drawn[name] = engine.fuse(engine.recipe.steps(found, own_keys[name]), found)
     return Decisions(selection, sizes, drawn)

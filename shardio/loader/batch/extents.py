@@ -7,8 +7,9 @@ import numpy as np
 from ...containers.extents import Blocks, Entries, Extent, Several
 from ...format.fields import length_column
 from ...transforms.arrays import ArrayWindow
+from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
-from .random_params import RandomKeys, array_moves, blocks_of
+from .random_params import blocks_of
 from .spec import BatchSpec
 
 
@@ -41,7 +42,7 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
 def _blocks(spec: BatchSpec, name: str, keys: RandomKeys) -> Blocks:
     """Return the blocks that a name has of a field."""
     recipe = spec.arrays[name].recipe
-    return blocks_of(array_moves(recipe, keys.draws(spec.names.draws[name]))[0], recipe)
+    return blocks_of(recipe.moves(keys.draws(spec.names.draws[name]))[0], recipe)
 
 
 def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: RandomKeys) -> Entries:
@@ -52,7 +53,7 @@ def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: Ran
 
     def windows() -> Iterator[ArrayWindow]:
         for name in spec.names.delivered[stored]:
-            first = array_moves(spec.arrays[name].recipe, keys.draws(spec.names.draws[name]), shapes)[0]
+            first = spec.arrays[name].recipe.moves(keys.draws(spec.names.draws[name]), shapes)[0]
             if isinstance(first, ArrayWindow):
                 yield first
 

@@ -18,7 +18,7 @@ from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
 from .pairs import note_array_sizes
-from .random_params import array_moves, blocks_of, chosen_items
+from .random_params import blocks_of, chosen_items
 from .rows import Rows
 
 
@@ -279,7 +279,7 @@ def _draw(
 ) -> Sequence[Move]:
     """Draw the moves of the arrays of some rows, and note where they begin if the batch tells that."""
     recipe = rows.spec.arrays[name].recipe
-    moves = rows.decided.drawn[name] if shapes is None else array_moves(recipe, rows.field_keys(name)[there], shapes)
+    moves = rows.decided.drawn[name] if shapes is None else recipe.moves(rows.field_keys(name)[there], shapes)
     if (column := rows.spec.offsets.get(name)) is not None:
         rows.arrays[column][there] = recipe.offsets(moves)
     return moves

@@ -15,7 +15,6 @@ from ...transforms import PadTo
 from ...transforms.steps import Crop, Scale
 from .make_arrays import fitted, place_of
 from .pairs import note_image_sizes
-from .random_params import image_steps
 from .rows import Rows
 
 
@@ -42,7 +41,7 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
         sizes = upright_sizes(sizes, orientations)
     note_image_sizes(rows, names, sizes, row_of, numbers)
     steps = [
-        image_steps(each.recipe, sizes, rows.field_keys(name).within(row_of, numbers))
+        each.recipe.steps(sizes, rows.field_keys(name).within(row_of, numbers))
         for name, each in zip(names, specs, strict=True)
     ]
     most = spec.options.limits.max_value_bytes

@@ -24,7 +24,6 @@ from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_
 from .make_image_lists import make_image_lists
 from .mixing import LABEL
 from .pairs import check_pairs, note_image_sizes
-from .random_params import image_steps
 from .rows import Rows
 
 
@@ -216,7 +215,7 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         orientations = None if orientations is None else orientations[chosen]
     engines = [spec.images[name].cpu_engine for name in names]
     steps = [
-        rows.decided.drawn.get(name) or image_steps(engine.recipe, upright, rows.field_keys(name)[numbers])
+        rows.decided.drawn.get(name) or engine.recipe.steps(upright, rows.field_keys(name)[numbers])
         for name, engine in zip(names, engines, strict=True)
     ]
     outs = [_out(rows, name, numbers) for name in names]

@@ -14,10 +14,11 @@ from ...errors import ConfigError, MapError
 from ...system import stopping
 from ...system.at_exit import awaited_calls
 from ...transforms import Collation, PadTo
+from ...transforms.random_generator import RandomKeys
 from .as_numpy import To, as_tensor, with_arrays, with_tensors
 from .collate import as_array, cut, joined
 from .global_draws import warns_of_global_draws
-from .random_params import RandomKeys, map_generator
+from .random_params import map_generator
 
 MapBy: TypeAlias = Literal["batch", "sample"]
 UserFunction: TypeAlias = Callable[..., Mapping[str, Any]]

@@ -14,10 +14,10 @@ from ...containers.packed_values import Scratch
 from ...format.fields import presence
 from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
+from ...transforms.random_generator import RandomKeys
 from .collate import length_name
 from .decisions import Decisions
 from .quarantine import BadSampleRecord
-from .random_params import RandomKeys
 from .spec import BatchSpec
 
 

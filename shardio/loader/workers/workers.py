@@ -18,12 +18,12 @@ from ...order.plan import Order, Schedule
 from ...system import cpus
 from ...system.rules import check_switches, time_limit
 from ...system.timing import StageClock
+from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
 from ..batch.extents import extents
 from ..batch.host_batch import BatchResult
 from ..batch.job import MOST_AHEAD, EpochWork, epoch_jobs, job_size, open_jobs
 from ..batch.memory import BatchMemory
-from ..batch.random_params import RandomKeys
 from ..batch.spec import BatchSpec
 from .pipeline import Pipeline
 from .process_workers import ProcessPipeline, WorkerProcesses
