@@ -56,18 +56,16 @@ def transform_arrays(
     Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself. If
     `missing` is given, of the same shape, write there which values the recipe filled.
     """
-    moved = [_moved(array, moves, row, np) for row, array in enumerate(arrays)] if moves else [arrays]
-    outs, marks = (each if each is None else [*each] if moves else [each] for each in (out, missing))
-    if _converted_in_one_pass(moved, recipe, outs or [], marks):
+    if moves:
+        transform_each([*arrays], recipe, moves, [*out], None if missing is None else [*missing])
         return
-    rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(arrays.shape[1:])))
-    scratch = _scratch(recipe, (rows, *out.shape[1:]))
-    filled = np.empty((rows, *out.shape[1:]), np.bool_) if recipe.filling is not None and missing is None else None
+    if _converted_in_one_pass([arrays], recipe, [out], None if missing is None else [missing]):
+        return
+    rows = max(1, _VALUES_AT_ONCE // max(1, math.prod(arrays.shape[1:])))
     with np.errstate(all="ignore"):  # as torch: what a dtype cannot hold is infinite
         for start in range(0, len(arrays), rows):
-            part = moved[start][None] if moves else arrays[start : start + rows]
-            marked = missing[start : start + rows] if missing is not None else filled
-            _write(part, recipe, out[start : start + rows], scratch, marked)
+            part = slice(start, start + rows)
+            _write(arrays[part], recipe, out[part], None if missing is None else missing[part])
 
 
 def transform_each(
@@ -79,20 +77,19 @@ def transform_each(
 ) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
     """Carry out a recipe on arrays of several shapes, with moves drawn for them; copy each value at most once.
 
-    Return the results, of `delivered_dtype`, and which of their values the recipe filled, [] if it fills none: the
-    arrays of `out` and `missing` if they are given, else new arrays, or views of the arrays given.
+    Return the results, of `delivered_dtype`, and which of their values the recipe filled, [] if it fills none: new
+    arrays, or views of the arrays given. If `out` is given, the results are its arrays, and those of `missing`.
     """
     moved = [_moved(array, moves, row, np) for row, array in enumerate(arrays)]
-    fills = recipe.filling is not None
-    if out is None and recipe.conversion is None and not fills:
+    if out is None and recipe.conversion is None and recipe.filling is None:
         return [array if _is_plain(array) else array.copy("C") for array in moved], []
     results = [np.empty(a.shape, delivered_dtype(recipe, a.dtype)) for a in moved] if out is None else [*out]
-    filled = [] if not fills else [np.empty(a.shape, np.bool_) for a in moved] if missing is None else [*missing]
-    if not _converted_in_one_pass(moved, recipe, results, filled if fills else None):
+    new_marks = out is None and recipe.filling is not None
+    filled = [np.empty(a.shape, np.bool_) for a in moved] if new_marks else [*(missing or ())]
+    if not _converted_in_one_pass(moved, recipe, results, filled or None):
         with np.errstate(all="ignore"):
             for row, (array, result) in enumerate(zip(moved, results, strict=True)):
-                marks = filled[row][None] if fills else None
-                _write(array[None], recipe, result[None], _scratch(recipe, (1, *result.shape)), marks)
+                _write(array[None], recipe, result[None], filled[row][None] if filled else None)
     return results, filled
 
 
@@ -104,31 +101,17 @@ def _is_plain(array: NDArray[Any]) -> bool:
     return array.flags.c_contiguous and min(array.strides, default=0) >= 0
 
 
-def _scratch(recipe: ArrayRecipe, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    rounds = recipe.conversion is not None and recipe.conversion.dtype in ("float16", "bfloat16")
-    return np.empty(shape, np.float32) if rounds else None
-
-
-def _write(
-    moved: NDArray[Any],
-    recipe: ArrayRecipe,
-    out: NDArray[Any],
-    scratch: NDArray[np.float32] | None,
-    marks: NDArray[np.bool_] | None,
-) -> None:
-    """Write converted and filled values to `out`, and to `marks` which were filled.
-
-    `scratch` holds float32 of as many rows where `out` does not.
-    """
-    floats = out if scratch is None else scratch[: len(out)]  # integers, or as stored, where nothing converts
-    filling, marks = recipe.filling, None if marks is None else marks[: len(out)]
-    if filling is not None and marks is not None:
-        _find_missing(moved, filling, marks)
-    _convert(moved, recipe.conversion, floats)
-    if filling is not None and marks is not None and marks.any():
-        np.copyto(floats, filling.fill, where=marks)
-    if scratch is not None and recipe.conversion is not None:
-        _round(floats, recipe.conversion, out)
+def _write(moved: NDArray[Any], recipe: ArrayRecipe, out: NDArray[Any], marks: NDArray[np.bool_] | None) -> None:
+    """Write converted and filled values to `out`, and to `marks`, if it is given, which were filled."""
+    conversion, filling = recipe.conversion, recipe.filling
+    rounds = conversion is not None and conversion.dtype in ("float16", "bfloat16")
+    floats = np.empty(out.shape, np.float32) if rounds else out  # integers, or as stored, where nothing converts
+    missing = None if filling is None else _missing(moved, filling, marks)
+    _convert(moved, conversion, floats)
+    if filling is not None and missing is not None and missing.any():
+        np.copyto(floats, filling.fill, where=missing)
+    if rounds and conversion is not None:
+        _round(floats, conversion, out)
 
 
 def _converted_in_one_pass(
@@ -146,13 +129,12 @@ def _converted_in_one_pass(
     return numbers.convert(moved, (mean, std, fill), codes, conversion.dtype, out, missing)
 
 
-def _find_missing(values: NDArray[Any], filling: Filling, out: NDArray[np.bool_]) -> None:
-    if values.dtype.kind == "f":
-        np.isnan(values, out=out)
-    else:
-        out[...] = False
+def _missing(values: NDArray[Any], filling: Filling, out: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    """Return which values are missing, in `out` if it is given."""
+    found: NDArray[np.bool_] = np.isnan(values, out=out)
     for number in filling.missing:
-        np.logical_or(out, values == number, out=out)
+        found |= values == number
+    return found
 
 
 def first_overflow(
@@ -261,18 +243,14 @@ def _round(floats: NDArray[np.float32], conversion: ArrayConversion, out: NDArra
         target[start:stop] = source[start:stop]
 
 
-def transform_tensor(arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]) -> torch.Tensor:
-    """Carry out a recipe on a tensor [B, *shape] on its device, with moves drawn for it; return [B, *out_shape].
-
-    The result is a new tensor, or `arrays` itself if nothing changes it.
-    """
-    return transform_and_mark(arrays, recipe, moves)[0]
-
-
 def transform_and_mark(
     arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Carry out a recipe as `transform_tensor` does; return the result, and which values it filled, if it fills any."""
+    """Carry out a recipe on a tensor [B, *shape] on its device, with moves drawn for it.
+
+    Return the result [B, *out_shape], a new tensor, or `arrays` itself if nothing changes it; and which values the
+    recipe filled, None if it fills none.
+    """
     values = _moved_tensor(arrays, recipe.out_size or (), moves) if moves else arrays
     conversion, filling = recipe.conversion, recipe.filling
     missing = None if filling is None else _missing_in(values, filling)

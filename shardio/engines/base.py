@@ -96,7 +96,10 @@ class ForkGuard:
 
 def rows_of(step: S, rows: Any) -> S:
     """Return the step, or move of arrays, for some rows of its batch; `rows` is any index of an array's first axis."""
-    arrays = {
-        f.name: getattr(step, f.name)[rows] for f in fields(step) if isinstance(getattr(step, f.name), np.ndarray)
-    }
-    return replace(step, **arrays)
+    return replace(step, **{name: array[rows] for name, array in step_arrays(step).items()})
+
+
+def step_arrays(step: EngineStep | Move) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a step, or of a move of arrays, by name and in order."""
+    values = {field.name: getattr(step, field.name) for field in fields(step)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}

@@ -31,6 +31,8 @@ from .size_preserving_steps import carry_out
 
 Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
 """Image files, or the pixels of images of one size, [n, height, width, channels]."""
+Failed: TypeAlias = dict[int, BadSample] | None
+"""Receives the errors of images that cannot be decoded, by place; with None the first of these errors is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class CpuEngine:
         steps: Sequence[EngineStep],
         out: NDArray[Any] | None,
         orientations: Orientations | None = None,
-        failed: set[int] | None = None,
+        failed: Failed = None,
     ) -> list[NDArray[Any]] | None:
         """Decode and transform some images.
 
@@ -113,13 +115,13 @@ class CpuEngine:
             steps: the steps of `Recipe.steps`, with a row per image.
             out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
             orientations: the EXIF orientations of image files, which are rotated upright; None keeps all as stored.
-            failed: receives the places of images that cannot be decoded, whose results mean nothing.
+            failed: receives the errors of images that cannot be decoded, by place; their results mean nothing.
 
         Returns:
             None with `out`, else a list of one array per image.
 
         Raises:
-            BadImage: without `failed`, for the first image that cannot be decoded; `place` is its place in `stored`.
+            BadSample: without `failed`, for the first image that cannot be decoded.
         """
         given, steps = _Given(stored, sizes, orientations), self.fuse(steps, sizes)
         if (batch := self.begin(given, steps, out)) is not None:
@@ -183,7 +185,7 @@ class CpuEngine:
         pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
         return _Batch(given, (self._fused_bytes(), fused, pixels), rest, erasings, out)
 
-    def complete(self, batch: "_Batch", refused: Refused, failed: set[int] | None) -> None:
+    def complete(self, batch: "_Batch", refused: Refused, failed: Failed) -> None:
         """Make what compiled code refused, and carry out the steps that it does not know."""
         _, fused, pixels = batch.wanted
         self._make_refused(batch.given, batch.wanted, refused, failed)
@@ -200,7 +202,7 @@ class CpuEngine:
         elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
             raise MemoryError("there is no memory to convert images")
 
-    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Refused, failed: set[int] | None) -> None:
+    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Refused, failed: Failed) -> None:
         """Carry out fused steps on images that compiled code does not decode, which Pillow does."""
         images, fused, out = wanted
         for row, late in refused.items():
@@ -300,12 +302,12 @@ def make_images(
     steps: Sequence[Sequence[EngineStep]],
     outs: Sequence[NDArray[Any] | None],
     orientations: Orientations | None = None,
-    failed: set[int] | None = None,
+    failed: Failed = None,
 ) -> list[list[NDArray[Any]] | None]:
     """Make images as each of several engines does, CPU engines or others, with its own steps into its own array.
 
     CPU engines decode each file once for all of them, where that takes less time. Returns what each engine returns, and
-    raises what it raises; `failed` receives the places of what one of them could not make.
+    raises what it raises; `failed` receives the errors of what one of them could not make.
     """
     given = _Given(stored, sizes, orientations)
     begun = [
@@ -322,21 +324,9 @@ def make_images(
     ]
 
 
-def failed_image(row: int, error: Exception, failed: set[int] | None) -> NDArray[Any]:
-    """Raise BadImage for the image at a place; with `failed` add the place, and return what stands for the image."""
+def failed_image(row: int, error: BadSample, failed: Failed) -> NDArray[Any]:
+    """Raise the error of the image at a place, or add it to `failed`, and return what stands for the image."""
     if failed is None:
-        raise BadImage(row, str(error)) from error
-    failed.add(row)
+        raise error
+    failed[row] = error.with_traceback(None)  # whose frames refer to `failed`
     return np.empty(0, np.uint8)
-
-
-class BadImage(BadSample):
-    """An image that cannot be decoded.
-
-    Attributes:
-        place: its place among the files that the engine was given.
-    """
-
-    def __init__(self, place: int, reason: str) -> None:
-        super().__init__(reason)
-        self.place = place

@@ -5,7 +5,6 @@ types, which are the same for all batches of a recipe; each batch feeds its own 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -38,7 +37,7 @@ from ..transforms.steps import (
     Step,
     Warp,
 )
-from .base import clip_boxes
+from .base import clip_boxes, step_arrays
 from .fused_images import Decode
 
 Node: TypeAlias = Any
@@ -124,9 +123,7 @@ def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tu
             yield "anchor", step.boxes[:, :2].astype(np.float32)
             yield "shape", (step.boxes[:, 2:] * step.mask[:, None]).astype(np.float32)
         case _:
-            for field in fields(step):
-                if isinstance(value := getattr(step, field.name), np.ndarray):
-                    yield field.name, value
+            yield from step_arrays(step).items()
 
 
 def check(recipe: Recipe) -> None:

@@ -18,7 +18,7 @@ from ..transforms.recipe import Recipe
 from ..transforms.steps import Erase, Sizes
 from . import image_decoding
 from .base import rows_of
-from .cpu import CpuEngine, Images, failed_image
+from .cpu import CpuEngine, Failed, Images, failed_image
 from .image_decoding import Levels
 from .orientation import Orientations, make_upright
 from .output_format import OutputFormat
@@ -54,7 +54,7 @@ class MaskEngine:
         steps: Sequence[EngineStep],
         out: NDArray[Any] | None,
         orientations: Orientations | None = None,
-        failed: set[int] | None = None,
+        failed: Failed = None,
     ) -> list[NDArray[Any]] | None:
         """Decode and transform some masks; see `CpuEngine`."""
         results = []

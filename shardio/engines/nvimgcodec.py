@@ -6,6 +6,7 @@ decoder where there is one. Resizing, flipping and all changes of values are a f
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -96,9 +97,7 @@ class NvImageCodecEngine:
             return
         with torch.cuda.stream(self._stream):
             images, failed = self._make(encoded, sizes, steps)
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(self._stream)
-        self._pending.append(_PendingBatch(images, failed, done))
+            self._pending.append(_PendingBatch(images, failed, self._stream.record_event()))
 
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
         """Return the oldest batch begun, `[n, ...]` on the device, and the rows of images that could not be made.
@@ -151,38 +150,31 @@ class NvImageCodecEngine:
 
         The regions of those are zeros.
         """
-        codec, failed = self._codec, []
-        streams: list[Any] = []
-        stream_rows: list[int] = []
+        codec = self._codec
+        streams: dict[int, Any] = {}
         for row, (data, box, size) in enumerate(zip(encoded, boxes.tolist(), sizes.tolist(), strict=True)):
             top, left, height, width = box
-            try:
+            with suppress(RuntimeError):
                 stream = codec.CodeStream(np.frombuffer(data, np.uint8))  # a view: the caller keeps the file
                 if [stream.height, stream.width] != size:
-                    failed.append(row)
                     continue
                 if [height, width] != size:
                     stream = stream.get_sub_code_stream(region=codec.Region(top, left, top + height, left + width))
-            except RuntimeError:
-                failed.append(row)
-                continue
-            streams.append(stream)
-            stream_rows.append(row)
+                streams[row] = stream
         stream_of = {} if self._stream is None else {"cuda_stream": self._stream.cuda_stream}
         if self._decoder is None:
             self._decoder = _create_decoder(codec, self._device, self._threads, self._hw_decoder_load, self._options)
-        decoded = self._decoder.decode(streams, params=self._params, **stream_of) if streams else []
-        images: dict[int, torch.Tensor] = {}
-        for row, image in zip(stream_rows, decoded, strict=True):
-            if image is None:
+        decoded = self._decoder.decode([*streams.values()], params=self._params, **stream_of) if streams else []
+        images, failed = [], []
+        made = dict(zip(streams, decoded, strict=True))
+        for row, (height, width) in enumerate(boxes[:, 2:].tolist()):
+            if (image := made.get(row)) is None:
                 failed.append(row)
+                images.append(torch.zeros(height, width, self._channels, dtype=torch.uint8, device=self._device))
             else:
-                images[row] = (
-                    torch.utils.dlpack.from_dlpack(image) if self._gpu else torch.from_numpy(np.asarray(image))
-                )
-        for row in failed:
-            images[row] = torch.zeros(*boxes[row, 2:].tolist(), self._channels, dtype=torch.uint8, device=self._device)
-        return [images[row] for row in range(len(encoded))], sorted(failed)
+                from_codec = torch.utils.dlpack.from_dlpack(image) if self._gpu else torch.from_numpy(np.asarray(image))
+                images.append(from_codec)
+        return images, failed
 
 
 def _create_decoder(
@@ -229,9 +221,7 @@ def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArr
 
 def _cropped(image: torch.Tensor, top: int, left: int, height: int, width: int) -> torch.Tensor:
     """Crop a box of an image [C, H, W]; black outside of the image."""
-    part = image[:, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
-    if part.shape[1:] == (height, width):
-        return part
-    before_y, before_x = min(max(-top, 0), height), min(max(-left, 0), width)
-    after = (width - before_x - part.shape[2], height - before_y - part.shape[1])
-    return functional.pad(part, (before_x, after[0], before_y, after[1]))
+    below, right = top + height - image.shape[1], left + width - image.shape[2]
+    border = [max(pixels, 0) for pixels in (-left, right, -top, below)]
+    padded = functional.pad(image, border) if any(border) else image
+    return padded[:, max(top, 0) :, max(left, 0) :][:, :height, :width]

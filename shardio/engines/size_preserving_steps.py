@@ -26,6 +26,7 @@ from ..transforms.steps import (
     Solarize,
     Warp,
 )
+from .base import step_arrays
 from .torch_steps import apply_step
 
 KINDS = (Flip, Warp, Blend, Hue, Posterize, Solarize, AutoContrast, Equalize, Sharpen, Blur, Erase)
@@ -75,23 +76,13 @@ def carry_out(images: NDArray[np.uint8], steps: Sequence[SizePreservingStep]) ->
 
 def arrays_of(step: SizePreservingStep, channels: int) -> list[NDArray[Any]]:
     """Return a step's mask and values as the compiled part takes them."""
-    return [np.ascontiguousarray(array) for array in _arrays(step, channels)]
-
-
-def _arrays(step: SizePreservingStep, channels: int) -> list[NDArray[Any]]:
+    mask, *arrays = step_arrays(step).values()
     match step:
-        case Warp(mask, matrices):
-            return [mask, matrices]
-        case Blend(mask, factors, bases):
-            return [mask, factors, bases]
-        case Blur(mask, sigmas, sides):
-            return [mask, *(gaussian_filters(sigmas, side) for side in sides)]
-        case Erase(mask, boxes, value):
-            return [mask, boxes, np.broadcast_to(np.rint(value).clip(0, 255).astype(np.uint8), channels)]
-        case Hue(mask, values) | Posterize(mask, values) | Solarize(mask, values) | Sharpen(mask, values):
-            return [mask, values]
-        case _:
-            return [step.mask]
+        case Blur():
+            arrays = [gaussian_filters(step.sigmas, side) for side in step.kernel]
+        case Erase():
+            arrays.append(np.broadcast_to(np.rint(step.value).clip(0, 255).astype(np.uint8), channels))
+    return [np.ascontiguousarray(array) for array in (mask, *arrays)]
 
 
 def _as_struct(step: SizePreservingStep, arrays: list[NDArray[Any]]) -> _Step:

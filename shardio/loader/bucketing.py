@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,6 @@ from ..transforms import ArrayRecipe, PadTo, RandomWindow
 from ..views.columns import lengths
 from ..views.readable import ReadableDataset
 from .batch.spec import BatchSpec
-
-
-class Batching(NamedTuple):
-    """The batches of a loader.
-
-    Attributes:
-        order: the order of epoch 0.
-        schedule: its steps.
-        batch_size: samples per batch; of buckets of tokens the mean of epoch 0, rounded.
-        largest: the most samples of a batch.
-    """
-
-    order: Order
-    schedule: Schedule
-    batch_size: int
-    largest: int
 
 
 @final
@@ -72,8 +56,10 @@ class BatchingOptions:
         if self.assign != "rank":
             raise ConfigError("{assign} must be 'rank' with bucket_by: ranks take whole batches, got {!r}", self.assign)
 
-    def batches(self, order: Order, spec: BatchSpec, world: World, window: int | None) -> Batching:
-        """Return the batches of an order.
+    def batches(
+        self, order: Order, spec: BatchSpec, world: World, window: int | None
+    ) -> tuple[Order, Schedule, int, int]:
+        """Cut an order into batches.
 
         Args:
             order: the order of the samples.
@@ -81,18 +67,22 @@ class BatchingOptions:
             world: the place of this rank, and the number of ranks.
             window: the positions that block shuffle keeps together; None for other orders.
 
+        Returns:
+            The order of epoch 0, its steps, the samples per batch (of buckets of tokens the mean of epoch 0, rounded),
+            and the most samples of a batch.
+
         Raises ConfigError for a field of no lengths, and a sample longer than `max_tokens`.
         """
         size, by, tokens = self.batch_size or 1, self.bucket_by, self.max_tokens
         if by is None:
-            return Batching(order, Schedule(order.n, world, size, self.tail, assign=self.assign), size, size)
+            return order, Schedule(order.n, world, size, self.tail, assign=self.assign), size, size
         found, changes = _delivered(lengths(spec.dataset, by), by, spec)
         rule = BucketRule(by, self.batch_size, tokens, window, changes)
         if tokens is not None and int(found.max()) > tokens:
             raise _longer(found, rule, tokens, spec.dataset)
         buckets = Buckets(order, found, rule)
         mean = size if tokens is None else max(1, round(order.n / buckets.n))
-        return Batching(buckets, Schedule(buckets.n, world, 1, self.tail, unit="batch"), mean, buckets.largest)
+        return buckets, Schedule(buckets.n, world, 1, self.tail, unit="batch"), mean, buckets.largest
 
 
 def _delivered(stored: NDArray[Any], by: str, spec: BatchSpec) -> tuple[NDArray[Any], str]:

@@ -16,7 +16,7 @@ from ..system import background
 from ..system.at_exit import close_at_exit
 from .agreement import LOOKS, Agreement
 from .batch.as_numpy import To, with_arrays
-from .batch.field_warnings import FirstBatch
+from .batch.first_batch import FirstBatch
 from .batch.host_batch import Batch
 from .batch.quarantine import Quarantine
 from .device.feed import Feed, feed_of
@@ -91,7 +91,7 @@ class EpochIterator(Iterator[Batch]):
     @property
     def is_over(self) -> bool:
         """Whether the epoch is closed: it has ended or failed, or was replaced."""
-        return self._running.is_over
+        return self._progress.closed
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule) and self._running.why_closed is None:
@@ -182,11 +182,6 @@ class RunningEpoch:
         """Whether the epoch runs in this process, and no thread is inside `EpochIterator.__next__`."""
         return not self._progress.closed and self._process == os.getpid() and self.taking_thread is None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the epoch is closed."""
-        return self._progress.closed
-
     def check(self) -> None:
         """Raise PipelineClosed if the epoch is closed, or another process has begun it."""
         if self._process != os.getpid():
@@ -201,7 +196,7 @@ class RunningEpoch:
         self._progress.closed = True
         self.meter.end()
         if self._process != os.getpid():  # forked: the threads and the batches in flight are the parent's
-            self._feed.forget()
+            self._feed.prefetcher.forget(self._feed)
             self._ended = True
             return
         with self._closing:

@@ -32,7 +32,7 @@ from .arguments import (
 )
 from .batch.as_numpy import To
 from .batch.field_names import Fields
-from .batch.field_warnings import FirstBatch
+from .batch.first_batch import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, BatchSpec, DeviceOptions, batch_spec
@@ -280,9 +280,7 @@ class Loader:
         self._meters = Meters()
         arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and self._to == "torch"]
         first_of_node = self.world.local_rank == 0
-        self._first_batch = FirstBatch(
-            self.dataset, spec.drawn_alike, spec.names, spec.options.limits, arrays if first_of_node else ()
-        )
+        self._first_batch = FirstBatch(spec, arrays if first_of_node else ())
         options = spec.options
         self._agreement = Agreement(self.world, {"transforms": options.transforms, "mixing": options.mixing})
         if first_of_node:

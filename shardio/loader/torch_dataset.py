@@ -25,7 +25,7 @@ from ..views.readable import ReadableDataset
 from .arguments import readable
 from .batch.bad_samples import fill
 from .batch.field_names import Fields
-from .batch.field_warnings import warn_of_equal_views
+from .batch.first_batch import warn_of_equal_views
 from .batch.quarantine import OnBadSample
 from .batch.rows import Rows
 from .batch.spec import BatchOptions, DeviceOptions, batch_spec
@@ -129,8 +129,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             raise IndexError(f"index must be in [0, {len(self)}), got {outside[0]}")
         asked %= max(1, len(self))
         if self._spec.drawn_alike and len(asked) and self._epoch.is_first_batch():
-            spec = self._spec
-            warn_of_equal_views(self.dataset, spec.drawn_alike, spec.names, asked, spec.options.limits, stacklevel=4)
+            warn_of_equal_views(self._spec, asked, stacklevel=4)
         if self._plan.epoch != self._epoch.number:
             self._plan = self._plan.at_epoch(self._epoch.number)
         keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked

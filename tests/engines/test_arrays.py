@@ -18,8 +18,8 @@ from shardio.engines.array_transforms import (
     as_delivered,
     delivered_dtype,
     first_overflow,
+    transform_and_mark,
     transform_arrays,
-    transform_tensor,
 )
 from shardio.errors import BadSample, ConfigError
 from shardio.transforms import ArrayRecipe
@@ -158,7 +158,7 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
     moves = recipe.moves(RandomKeys(seed, 1, np.arange(count)))
     out = np.empty((count, *recipe.out_shape))
     transform_arrays(arrays, recipe, moves, out)
-    assert torch.equal(torch.from_numpy(out), transform_tensor(torch.from_numpy(arrays), recipe, moves))
+    assert torch.equal(torch.from_numpy(out), transform_and_mark(torch.from_numpy(arrays), recipe, moves)[0])
     places, row, column, turn = moves
     for number, array in enumerate(arrays):
         y, x = places.corners[number].tolist()
@@ -207,7 +207,7 @@ def test_numbers_are_plain_numpys_on_host_and_device(data: st.DataObject, dtype:
     out = np.empty((3, *shape), delivered_dtype(recipe, arrays.dtype))
     transform_arrays(arrays, recipe, drawn, out)
     host = as_delivered(out, recipe)
-    device = transform_tensor(torch.from_numpy(arrays), recipe, drawn)
+    device = transform_and_mark(torch.from_numpy(arrays), recipe, drawn)[0]
     assert np.array_equal(arrays, given_arrays, equal_nan=arrays.dtype.kind == "f")
     with np.errstate(all="ignore"):
         moved = [
@@ -288,7 +288,7 @@ def test_a_loader_converts_its_arrays(transforms: Any, options: dict[str, Any], 
             indices = batch["index"].numpy()
             moves = recipe.moves(RandomKeys(3, 0, indices))
             stored = torch.from_numpy(data.read(indices, ["field"])["field"])
-            assert torch.equal(batch["field"], transform_tensor(stored, recipe, moves))
+            assert torch.equal(batch["field"], transform_and_mark(stored, recipe, moves)[0])
             assert torch.equal(samples[int(indices[0])]["field"], batch["field"][0])
 
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 import shardio
 from shardio import World, native
-from shardio.engines.cpu import BadImage, CpuEngine, make_images
+from shardio.engines.cpu import CpuEngine, make_images
 from shardio.engines.fused_images import FusedImages
 from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.resizing import resize
+from shardio.errors import BadSample
 from shardio.transforms import (
     CenterCrop,
     Normalize,
@@ -415,9 +417,13 @@ def test_a_loader_turns_images(tmp_path: Path, engine: Any) -> None:
 def test_bad_images_are_named(data: bytes, message: str) -> None:
     """An image that does not decode is reported with its position in the batch, and never delivered as grey."""
     engine = CpuEngine(Recipe.of([], channels=3, size=(90, 120)), channels=3)
-    with pytest.raises(BadImage, match=message) as caught:
-        engine([FILES["jpeg"], data], np.full((2, 2), (90, 120)), (), np.empty((2, 90, 120, 3), np.uint8))
-    assert caught.value.place == 1
+    given = [FILES["jpeg"], data], np.full((2, 2), (90, 120)), (), np.empty((2, 90, 120, 3), np.uint8)
+    failed: dict[int, BadSample] = {}
+    engine(*given, failed=failed)
+    assert [*failed] == [1]
+    with pytest.raises(BadSample, match=message):
+        engine(*given)
+    assert re.search(message, str(failed[1]))
 
 
 @pytest.mark.parametrize(("interpolation", "flag"), [("bilinear", cv2.INTER_LINEAR), ("bicubic", cv2.INTER_CUBIC)])

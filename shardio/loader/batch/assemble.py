@@ -65,8 +65,7 @@ def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
     position = int(rows.planned.begins[part.start])
-    mapped = function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part), position)
-    return mapped | loader_columns
+    return {**function.apply(argument, rows.indices[part].tolist(), rows.keys(part), position), **loader_columns}
 
 
 def _loader_columns(rows: Rows, part: slice) -> Batch:

@@ -1,4 +1,4 @@
-"""Warnings about fields whose options seem wrong: drawn apart or alike, boxes left behind, masks resized as images.
+"""Warnings about fields whose options seem wrong: drawn apart, boxes left behind, masks resized as images.
 
 A transform's random parameters depend on the sample and the transform's place in its list, not on the field. So lists
 whose random crops, flips and turns stand in the same places move all fields alike, as an image and its mask need it.
@@ -8,22 +8,19 @@ names of one set are compared.
 
 import threading
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...engines import image_decoding
 from ...errors import BadSample, MaskWarning, PairingWarning
 from ...format import images
 from ...format.fields import Field
-from ...format.limits import Limits
-from ...order.plan import Order, Schedule
-from ...system.types import Buffer, Indices
+from ...system.types import Buffer
 from ...transforms import (
     ArrayRecipe,
     CenterCrop,
@@ -41,9 +38,7 @@ from ...transforms import (
     TrivialAugmentWide,
 )
 from ...transforms.recipe import Recipe
-from ...views.readable import ReadableDataset
 from .field_names import FieldNames
-from .quarantine import is_bad_sample
 
 _MOVING = (
     *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),
@@ -61,8 +56,6 @@ MASK_SAMPLES = 64
 _MOST_MASK_VALUES = 32
 _MASK_PIXELS = 1 << 16
 """The pixels of an image that are looked at, in evenly spaced rows: to sort more would hold up the first batches."""
-
-_TOKEN_DTYPES = (torch.uint16, torch.uint32)  # which index no embedding
 
 
 def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNames) -> None:
@@ -152,46 +145,6 @@ def _of_one_set(recipes: Iterable[str], names: FieldNames) -> Iterator[tuple[str
     return ((one, other) for one, other in combinations(recipes, 2) if names.draws[one] == names.draws[other])
 
 
-def warn_of_equal_views(
-    dataset: ReadableDataset,
-    pairs: Sequence[tuple[str, str]],
-    names: FieldNames,
-    indices: Indices,
-    limits: Limits,
-    *,
-    stacklevel: int,
-) -> None:
-    """Warn of fields in `pairs`, which draw alike, that hold the same stored bytes in all of the samples `indices`."""
-    for one, other in pairs:
-        stored = names.stored[one], names.stored[other]
-        # The first sample tells an image and its mask apart, so only fields that may be equal cost more than that.
-        if all(_hold_the_same(dataset, *stored, part, limits) for part in (indices[:1], indices[1:])):
-            warnings.warn(
-                f"fields {one!r} and {other!r} hold the same bytes in every sample of the first batch, and their "
-                "random transforms draw alike: both show one view of each sample. For two views, deliver one field "
-                f"under two names, fields={{{one!r}: {stored[0]!r}, {other!r}: {stored[0]!r}}} (see 'Two views of one "
-                "image' in docs/loading.md); if one view is what you want, filter shardio.PairingWarning",
-                PairingWarning,
-                stacklevel=stacklevel,
-            )
-
-
-def _hold_the_same(dataset: ReadableDataset, one: str, other: str, indices: Indices, limits: Limits) -> bool:
-    if not len(indices):
-        return True
-    try:
-        selection = dataset.selection(indices, limits.max_value_bytes)
-        with selection.fetch([one, other]):
-            first, second = selection.stored(one), selection.stored(other)
-            if dataset.fields[one].fixed:
-                return bool(first.tobytes() == second.tobytes())  # NaN too
-            return all(memoryview(a) == memoryview(b) for a, b in zip(first, second, strict=True))
-    except Exception as error:
-        if not is_bad_sample(error):
-            raise
-        return False  # the loop says what is wrong with it
-
-
 def _drawn(recipe: Recipe | ArrayRecipe) -> list[dict[str, Any]]:
     """Return what determines the random moves of a field: each one's place, kind and arguments, and arrays' axes."""
     axes = _cropped_axes(recipe) if isinstance(recipe, ArrayRecipe) else {}
@@ -273,56 +226,3 @@ class UnmarkedMasks:
             MaskWarning,
             stacklevel=2,
         )
-
-
-@final
-class FirstBatch:
-    """Warns of what a loader's first batch shows: fields that hold the same, and tokens that torch hardly takes.
-
-    Args:
-        dataset: what the loader reads.
-        pairs: the fields that are `drawn_alike`.
-        names: the stored fields of their names.
-        limits: the most that a sample may claim.
-        arrays: the fields of arrays; none if another process of this node looks at their dtypes.
-    """
-
-    def __init__(
-        self,
-        dataset: ReadableDataset,
-        pairs: Sequence[tuple[str, str]],
-        names: FieldNames,
-        limits: Limits,
-        arrays: Collection[str],
-    ) -> None:
-        self._dataset, self._pairs, self._names = dataset, pairs, names
-        self._limits, self._arrays = limits, tuple(arrays)
-
-    def compare_fields(self, order: Order, schedule: Schedule) -> None:
-        """Compare fields in the samples of the first batch, before its loop begins; later loops' are passed over."""
-        pairs, self._pairs = self._pairs, ()
-        if pairs:
-            indices = schedule.part(order, 0).indices
-            warn_of_equal_views(self._dataset, pairs, self._names, indices, self._limits, stacklevel=4)
-
-    def look(self, batch: Mapping[str, Any]) -> None:
-        """Warn of rows of uint16 or uint32 in the first batch as it is delivered; later ones are passed over.
-
-        Arrays of more axes are no tokens: images and volumes of 16 bits are common, and cropped or converted to floats.
-        """
-        fields, self._arrays = self._arrays, ()
-        for name in fields:
-            if (dtype := _row_dtype(batch.get(name))) in _TOKEN_DTYPES:
-                warnings.warn(
-                    f"field {name!r} holds rows of {dtype}, with which torch hardly computes: if they are tokens, "
-                    f"transforms={{{name!r}: [shardio.ToInt64()]}} delivers int64, which embeddings and losses take",
-                    UserWarning,
-                    stacklevel=4,
-                )
-
-
-def _row_dtype(values: Any) -> torch.dtype | None:
-    """Return the dtype of a field's values, if each is an array of one axis."""
-    if isinstance(values, list):
-        values = next((value[None] for value in values if isinstance(value, torch.Tensor)), None)
-    return values.dtype if isinstance(values, torch.Tensor) and values.ndim == 2 else None

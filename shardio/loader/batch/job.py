@@ -5,9 +5,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
-from typing import final
+from typing import TypeVar, final
 
 from ...cache.fetcher import FetchCounts
 from ...errors import ConfigError, PipelineClosed
@@ -16,11 +17,12 @@ from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from .assemble import assemble
 from .bad_samples import fill
-from .host_batch import BatchResult
+from .host_batch import BatchResult, HostBatch
 from .memory import BatchMemory
 from .rows import Rows
 from .spec import BatchSpec
 
+T = TypeVar("T")
 MOST_BATCHES = (16, 32)  # per job: of images, and of anything else
 MOST_TOGETHER = 1 << 23  # bytes of the batches of one job
 MOST_AHEAD = 1 << 30  # bytes of the batches that are made ahead of the consumer
@@ -181,7 +183,7 @@ class BatchJob:
         results: list[BatchResult] = []
         failed_row, failure = min(self._failures, default=(len(self._rows), None), key=itemgetter(0))
         for part in self._batch_parts:
-            result = failure if failure is not None and part.stop > failed_row else _assembled(self._rows, part)
+            result = failure if failure and part.stop > failed_row else _tried(partial(_assembled, self._rows, part))
             results.append(result)
             if isinstance(result, Exception):
                 break
@@ -191,8 +193,7 @@ class BatchJob:
         """Make the rows of one task. If that fails, those of each batch are made apart, to tell which one it fails."""
         if any(row <= part.start for row, _ in self._failures):  # the loop ends before these rows
             return
-        error = _error_of(self._rows, part)
-        if error is None:
+        if (error := _tried(partial(fill, self._rows, part))) is None:
             return
         ends = [batch.stop for batch in self._batch_parts if part.start < batch.stop < part.stop]
         if not ends:
@@ -327,27 +328,20 @@ def _open_job(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochW
         return BatchJob(rows, task_samples, memory if memory.made > made else None)
 
 
-def _error_of(rows: Rows, part: slice) -> Exception | None:
-    """Make rows, and return the error if that fails. Its traceback refers to this frame, and so not to the job."""
+def _tried(make: Callable[[], T]) -> T | Exception:
+    """Return what a call returns, or its error, whose traceback refers to this frame, and so not to the job."""
     try:
-        fill(rows, part)
+        return make()
     except PipelineClosed as error:  # nobody gets it, and its frames would keep the memory of the batch
         return error.with_traceback(None)
     except Exception as error:  # noqa: BLE001  # raised again in the consumer, in its batch's turn
         return error
-    return None
 
 
-def _assembled(rows: Rows, part: slice) -> BatchResult:
+def _assembled(rows: Rows, part: slice) -> HostBatch:
     by_batch = rows.spec.options.map_function is not None
-    stage = "map" if by_batch else "mix" if rows.spec.mixing is not None else "assemble"
-    try:
-        with rows.clock.stage(stage):
-            return assemble(rows, part)
-    except PipelineClosed as error:
-        return error.with_traceback(None)
-    except Exception as error:  # noqa: BLE001  # raised again in the consumer, in this batch's turn
-        return error
+    with rows.clock.stage("map" if by_batch else "mix" if rows.spec.mixing is not None else "assemble"):
+        return assemble(rows, part)
 
 
 def _cut(count: int, most: int) -> list[slice]:

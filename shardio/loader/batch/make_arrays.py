@@ -113,7 +113,7 @@ def make_tokens(rows: Rows, name: str, texts: Sequence[Any]) -> None:
             text = RandomItem().choose(texts[row], draws[row]) if draws else texts[row]
             tokens[row] = encoder.encode(text).astype(np.int64)
         except BadSample as error:
-            raise BadSample(f"{place_of(rows, rows.spec.names.stored[name], row)}: {error}") from error
+            raise BadSample(f"{place_of(rows, name, row)}: {error}") from error
     make_listed(rows, name, tokens)
 
 
@@ -234,10 +234,8 @@ def _put(
 def fitted(rows: Rows, name: str, row: int, value: NDArray[Any], rule: PadTo) -> NDArray[Any]:
     """Return a row's value, cut off as PadTo says; BadSample if it is too long for it."""
     if (fitting := cut(value, rule)) is None:
-        place = place_of(rows, rows.spec.names.stored[name], row)
-        raise BadSample(
-            f"{place}: has {len(value)} entries, PadTo takes {rule.length}: cut='end' or 'start' cuts off the rest"
-        )
+        told = f"has {len(value)} entries, PadTo takes {rule.length}: cut='end' or 'start' cuts off the rest"
+        raise BadSample(f"{place_of(rows, name, row)}: {told}")
     return fitting
 
 
@@ -252,21 +250,20 @@ def _check_vocabulary(
     for row, value in zip(there.tolist(), values, strict=True):
         if not _in_vocabulary(value, vocabulary):
             token = value[(value < 0) | (value >= vocabulary)].flat[0]
-            place = place_of(rows, rows.spec.names.stored[name], row)
-            raise BadSample(f"{place}: token {token} is not in the vocabulary, which has {vocabulary} tokens")
+            told = f"token {token} is not in the vocabulary, which has {vocabulary} tokens"
+            raise BadSample(f"{place_of(rows, name, row)}: {told}")
 
 
 def _moves(rows: Rows, name: str, there: NDArray[np.int64], shapes: NDArray[np.int64]) -> Sequence[Move]:
     """Draw the moves of the arrays of some rows, of these shapes, int64 [k, axes]; BadSample if one is not taken."""
-    spec = rows.spec
-    recipe, stored = spec.arrays[name].recipe, spec.names.stored[name]
-    if not recipe.transforms and recipe.shape == spec.fields[name].shape:
+    recipe = rows.spec.arrays[name].recipe
+    if not recipe.transforms and recipe.shape == rows.spec.fields[name].shape:
         return ()
     for row, shape in zip(there.tolist(), shapes.tolist(), strict=True):
         try:
             recipe.result(tuple(shape))
         except ConfigError as error:
-            raise BadSample(f"{place_of(rows, stored, row)}: {error}") from error
+            raise BadSample(f"{place_of(rows, name, row)}: {error}") from error
     note_array_sizes(rows, name, shapes, there)
     return _draw(rows, name, there, shapes)
 
@@ -307,12 +304,12 @@ def _present(rows: Rows, name: str) -> NDArray[np.int64]:
     return np.flatnonzero(rows.present[name]) if name in rows.present else np.arange(len(rows))
 
 
-def place_of(rows: Rows, stored: str, row: int) -> str:
-    """Name a row's sample and a stored field, for messages."""
-    return f"{rows.spec.place_of(rows.indices[row])}, field {stored!r}"
+def place_of(rows: Rows, name: str, row: int) -> str:
+    """Name a row's sample and the stored field of a delivered one, for messages."""
+    return f"{rows.spec.place_of(rows.indices[row])}, field {rows.spec.names.stored[name]!r}"
 
 
 def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
-    array, stored = rows.spec.arrays[name], rows.spec.names.stored[name]
-    dtype = "int64" if array.recipe.conversion is None else array.recipe.conversion.dtype
-    raise BadSample(f"{place_of(rows, stored, row)}: {dtype} cannot hold what the transforms make of {number}")
+    conversion = rows.spec.arrays[name].recipe.conversion
+    dtype = "int64" if conversion is None else conversion.dtype
+    raise BadSample(f"{place_of(rows, name, row)}: {dtype} cannot hold what the transforms make of {number}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.cpu import BadImage, make_images
+from ...engines.cpu import make_images
 from ...engines.jpeg_headers import orientations_of
 from ...engines.orientation import upright_sizes
 from ...errors import BadSample
@@ -23,7 +23,7 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
 
     Transforms draw for each image: for the first one of a list what they draw for a field of one image.
     """
-    spec, stored = rows.spec, rows.spec.names.stored[names[0]]
+    spec = rows.spec
     specs = [spec.image_lists[name] for name in names]
     counts = np.array([len(files or ()) for files in lists], np.int64)
     files = [file for listed in lists for file in listed or ()]
@@ -34,7 +34,7 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
         try:
             info = images.probe(file)
         except BadSample as error:
-            raise BadSample(_message(rows, stored, row_of[place], numbers[place], error)) from error
+            raise BadSample(_message(rows, names[0], row_of[place], numbers[place], error)) from error
         sizes[place] = info.height, info.width
     orientations = orientations_of(files) if spec.options.orient else None
     if orientations is not None:
@@ -54,7 +54,7 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
         for row in np.flatnonzero(held > most).tolist():
             of = "" if each.recipe.size is None else f" of {each.recipe.size} pixels"
             raise BadSample(
-                f"{place_of(rows, stored, row)}: {counts[row]} images{of} are more than max_value_bytes={most} allows"
+                f"{place_of(rows, names[0], row)}: {counts[row]} images{of} are more than max_value_bytes={most} allows"
             )
     formats = [each.cpu_engine.output_format for each in specs]
     outs = [
@@ -63,10 +63,10 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
     ]
     made: Sequence[Sequence[NDArray[np.uint8]] | None] = [[]] * len(names)
     if files:
-        try:
-            made = make_images([each.cpu_engine for each in specs], files, sizes, steps, outs, orientations)
-        except BadImage as error:
-            raise BadSample(_message(rows, stored, row_of[error.place], numbers[error.place], error)) from error
+        failed: dict[int, BadSample] = {}
+        made = make_images([each.cpu_engine for each in specs], files, sizes, steps, outs, orientations, failed)
+        for place, why in failed.items():
+            raise BadSample(_message(rows, names[0], row_of[place], numbers[place], why)) from why
     ends = np.cumsum(counts).tolist()
     for name, each, out, pixels in zip(names, specs, outs, made, strict=True):
         for row, (end, count) in enumerate(zip(ends, counts.tolist(), strict=True)):
@@ -78,5 +78,5 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
                 rows.lists[name][row] = fitted(rows, name, row, rows.lists[name][row], each.collation)
 
 
-def _message(rows: Rows, stored: str, row: int, number: int, error: BadSample) -> str:
-    return f"{place_of(rows, stored, int(row))}, image {number}: {error}"
+def _message(rows: Rows, name: str, row: int, number: int, error: BadSample) -> str:
+    return f"{place_of(rows, name, int(row))}, image {number}: {error}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...containers.packed_values import PackedValues
-from ...engines.cpu import BadImage, make_images
+from ...engines.cpu import make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import upright_sizes
 from ...errors import BadSample, ConfigError, MapError
@@ -85,12 +85,10 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 if row in rows.failed:
                     continue
                 sample = {name: rows.value(name, row) for name in spec.fields} | rows.added_columns(row)
-                own_keys = rows.keys(slice(row, row + 1))
+                own_keys, position = rows.keys(slice(row, row + 1)), int(rows.planned.begins[row])
                 sample["index"] = index
                 try:
-                    rows.mapped[row] = spec.options.map_function.apply_to_sample(
-                        sample, index, own_keys, int(rows.planned.begins[row])
-                    )
+                    rows.mapped[row] = spec.options.map_function.apply(sample, index, own_keys, position)
                 except MapError:
                     if spec.options.on_bad_sample == "raise" or len(rows) == 1:
                         raise
@@ -219,13 +217,11 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         for name, engine in zip(names, engines, strict=True)
     ]
     outs = [_out(rows, name, numbers) for name in names]
-    failed = None if len(rows) == 1 else set[int]()  # a sample that is made alone says what is wrong
-    try:
-        made = make_images(engines, encoded, upright, steps, outs, orientations, failed)
-    except BadImage as error:
-        place = spec.place_of(rows.indices[numbers[error.place]])
-        raise BadSample(f"{place}, field {stored!r}: {error}") from error
-    rows.failed.update(numbers[[*(failed or ())]].tolist())
+    failed: dict[int, BadSample] = {}
+    made = make_images(engines, encoded, upright, steps, outs, orientations, failed)
+    if failed and len(rows) == 1:  # a sample that is made alone says what is wrong
+        raise BadSample(f"{spec.place_of(rows.indices[0])}, field {stored!r}: {failed[0]}") from failed[0]
+    rows.failed.update(numbers[[*failed]].tolist())
     for name, engine, out, images in zip(names, engines, outs, made, strict=True):
         if out is not None and len(out) < len(rows):
             rows.arrays[name][numbers] = out

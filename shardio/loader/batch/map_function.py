@@ -55,25 +55,19 @@ class MapFunction:
             raise ConfigError(f"map must be a function, got {self.function!r}")
         object.__setattr__(self, "extras", _extras(self.function, self.by))
 
-    def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys, position: int) -> Mapping[str, Any]:
-        """Call the function with one sample, the only one of `keys`; `position` is where its global batch begins.
-
-        Raises a MapError that names the sample if the function fails, PipelineClosed if the loop is over.
-        """
-        return self._call(sample, index, keys, position)
-
-    def apply_to_batch(
-        self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys, position: int
-    ) -> dict[str, Any]:
-        """Call the function with a batch; `position` is where its global batch begins.
-
-        Raises a MapError that names the batch's samples if the function fails, PipelineClosed if the loop is over.
-        """
-        return dict(self._call(batch, indices, keys, position))
-
-    def _call(
+    def apply(
         self, argument: dict[str, Any], samples: int | Sequence[int], keys: RandomKeys, position: int
     ) -> Mapping[str, Any]:
+        """Call the function with one sample, or with a batch of `samples`.
+
+        Args:
+            argument: the sample or the batch.
+            samples: the number of the sample, or the numbers of all of the batch, for messages.
+            keys: their random keys.
+            position: where their global batch begins.
+
+        Raises a MapError that names the samples if the function fails, PipelineClosed if the loop is over.
+        """
         stopping.check()
         thread = threading.get_ident()
         extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch, "position": position}

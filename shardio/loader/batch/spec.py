@@ -25,14 +25,7 @@ from ...format.fields import CHECKSUM, Field, length_column, presence, present_c
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...system.rules import check_switches
-from ...transforms import (
-    ArrayRecipe,
-    Collation,
-    Mixer,
-    PadTo,
-    RandomWindow,
-    Transform,
-)
+from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, RandomWindow, Transform
 from ...transforms.array_recipe import check_held
 from ...transforms.arrays import ArrayCut, Size
 from ...transforms.ragged import tokenizing
@@ -384,18 +377,14 @@ def batch_spec(
         for name, kind in fields.items()
         if name not in images | lists and (name in transforms or (kind.kind == "array" and not kind.fixed))
     }
-    image_recipes = {name: image.recipe for name, image in images.items()}
     recipes: dict[str, Recipe | ArrayRecipe] = {n: spec.recipe for n, spec in (images | lists).items()}
     recipes |= {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes, names)
     if options.map_function is None:
         warn_of_left_behind(fields, recipes)
-    mixing = mixing_spec(
-        options.mixing,
-        fields,
-        image_recipes,
-        on_device=finish_on_device or any(image.batch_engine for image in images.values()),
-    )
+    on_device = finish_on_device or any(image.batch_engine for image in images.values())
+    image_recipes = {name: image.recipe for name, image in images.items()}
+    mixing = mixing_spec(options.mixing, fields, image_recipes, on_device=on_device)
     if mixing is not None and options.map_function is not None:
         raise ConfigError("mixing and map cannot be combined: mix in the map function, or in the training loop")
     spec = BatchSpec(
@@ -454,14 +443,15 @@ def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target:
         raise ConfigError(f"{type(rule).__name__} takes images of one size: crop or resize them to it before")
     if isinstance(rule, PadTo):
         check_held("PadTo's value", rule.value, recipe.dtype)
-    engine = CpuEngine(
-        recipe,
-        channels=3,
-        decode=options.decode,
-        channels_last=target.channels_last,
-        max_pixels=options.limits.max_image_pixels,
-    )
-    return ImageSpec(recipe, engine, None, collation=rule)
+    return ImageSpec(recipe, _cpu_engine(recipe, 3, options, target), None, collation=rule)
+
+
+def _cpu_engine(recipe: Recipe, channels: int, options: BatchOptions, target: DeviceOptions) -> CpuEngine | MaskEngine:
+    max_pixels = options.limits.max_image_pixels
+    if recipe.is_mask:
+        return MaskEngine(recipe, max_pixels=max_pixels)
+    how: Any = {"decode": options.decode, "channels_last": target.channels_last, "max_pixels": max_pixels}
+    return CpuEngine(recipe, channels=channels, **how)
 
 
 def _for_field(name: str, make: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> T:
@@ -498,22 +488,12 @@ def _image_specs(
         # Pixels need no decoder, and batch engines would make colours of masks.
         engine = chosen if fields[name].kind == "image" and not recipe.is_mask else "cpu"
         finished_on_device = copy_bytes and engine == "cpu" and recipe.size is not None and recipe.dtype != "uint8"
-        own_recipe, max_pixels = recipe.uint8_part() if finished_on_device else recipe, options.limits.max_image_pixels
-        cpu_engine: CpuEngine | MaskEngine
-        if recipe.is_mask:
-            cpu_engine = MaskEngine(own_recipe, max_pixels=max_pixels)
-        else:
-            cpu_engine = CpuEngine(
-                own_recipe,
-                channels=fields[name].channels or 3,
-                decode=options.decode,
-                channels_last=target.channels_last,
-                max_pixels=max_pixels,
-            )
+        own_recipe, channels = recipe.uint8_part() if finished_on_device else recipe, fields[name].channels or 3
+        cpu_engine = _cpu_engine(own_recipe, channels, options, target)
         watch, stored = None, names.stored[name]
         if fields[name].kind == "image" and recipe.interpolates and stored not in watched:
             watched.add(stored)
-            watch = UnmarkedMasks(stored, fields[name].channels or 3, samples, max_pixels)
+            watch = UnmarkedMasks(stored, channels, samples, options.limits.max_image_pixels)
         batch_engine = None if engine == "cpu" else engine
         specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, watch)
     return specs

@@ -65,9 +65,8 @@ class CudaCopier(DeviceCopier):
         self._outer = ()
 
     def copy(self, tensor: Tensor) -> Tensor:
-        return tensor.to(
-            self._device, non_blocking=True
-        )  # memory that is not page-locked is copied before this returns
+        # Memory that is not page-locked is copied before this returns.
+        return tensor.to(self._device, non_blocking=True)
 
     def mark(self) -> Any:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -59,26 +59,26 @@ class DirectFeed:
     def __init__(
         self, pipeline: BatchPipeline, prefetcher: DevicePrefetcher, steps: int, *, count_sources: bool
     ) -> None:
-        self._pipeline, self._prefetcher, self._left, self._count_sources = pipeline, prefetcher, steps, count_sources
+        self._pipeline, self.prefetcher, self._left, self._count_sources = pipeline, prefetcher, steps, count_sources
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
 
     def take(self) -> FedBatch:
         """Return the next batch, once the batches after it that are ready have been sent to the device, too."""
         begun, host_seconds = time.monotonic(), 0.0
-        if not len(self._prefetcher) and not self._host_batches and self._left:
+        if not len(self.prefetcher) and not self._host_batches and self._left:
             self._host_batches.extend(next(self._pipeline))
             begun, before = time.monotonic(), begun
             host_seconds = begun - before
-        self.send_ready(self._prefetcher.ahead + 1)
-        result = self._prefetcher.receive()
-        device_seconds = time.monotonic() - begun if self._prefetcher.ahead else 0.0
+        self.send_ready(self.prefetcher.ahead + 1)
+        result = self.prefetcher.receive()
+        device_seconds = time.monotonic() - begun if self.prefetcher.ahead else 0.0
         sources = self._sources.popleft() if self._count_sources else None
         return FedBatch(result, sources, host_seconds, device_seconds)
 
     def send_ready(self, most: int) -> bool:
         """Send batches that are ready to the device, until `most` are in flight. Return whether more could be sent."""
-        prefetcher = self._prefetcher
+        prefetcher = self.prefetcher
         while self._left and len(prefetcher) < most:
             if not self._host_batches:
                 if not self._pipeline.ready:
@@ -102,13 +102,9 @@ class DirectFeed:
         """End the workers, and drop the batches in flight; may be called twice."""
         self._host_batches.clear()
         try:
-            self._prefetcher.clear()
+            self.prefetcher.clear()
         finally:
             self.stop()
-
-    def forget(self) -> None:
-        """Forget the batches in flight, in a forked process: they are the parent's, whose memory nothing may free."""
-        self._prefetcher.forget(self)
 
 
 @final
@@ -122,7 +118,7 @@ class ThreadedFeed:
     """
 
     def __init__(self, feed: DirectFeed, prefetcher: DevicePrefetcher, steps: int) -> None:
-        self._feed, self._prefetcher, self._steps = feed, prefetcher, steps
+        self._feed, self.prefetcher, self._steps = feed, prefetcher, steps
         # The thread's stream of a GPU, for which the consumer's waits: work on one batch overlaps that on another.
         self._stream = copier_to(prefetcher.device)
         self._begun = self._stopped = False
@@ -156,13 +152,9 @@ class ThreadedFeed:
         if self._begun and not background.exiting():
             background.call(self._join)
 
-    def forget(self) -> None:
-        """Forget the batches in flight, in a forked process."""
-        self._prefetcher.forget(self)
-
     def _join(self) -> None:
-        if self._prefetcher.in_use.acquire(timeout=JOIN_LIMIT):
-            self._prefetcher.in_use.release()
+        if self.prefetcher.in_use.acquire(timeout=JOIN_LIMIT):
+            self.prefetcher.in_use.release()
         with suppress(Empty):
             while True:
                 self._fed.get_nowait()
@@ -178,7 +170,7 @@ class ThreadedFeed:
             self._fed.put(_closed())
 
     def _work(self) -> None:
-        with self._prefetcher.in_use, self._stream:
+        with self.prefetcher.in_use, self._stream:
             try:
                 for _ in range(self._steps):
                     self._wait_for_room()
@@ -187,12 +179,12 @@ class ThreadedFeed:
                     # Without a variable: while it waits, this thread must not keep the memory of a batch.
                     self._fed.put((self._feed.take(), self._stream.mark()))
             finally:
-                self._prefetcher.clear()
+                self.prefetcher.clear()
 
     def _wait_for_room(self) -> None:
         """Wait until one more batch may be finished, and have the engine begin on batches meanwhile."""
         while True:
-            more = not self._stopped and self._feed.send_ready(self._prefetcher.ahead)
+            more = not self._stopped and self._feed.send_ready(self.prefetcher.ahead)
             with suppress(Empty):
                 return self._room.get(timeout=LOOK_SECONDS if more else None)
 

@@ -24,14 +24,7 @@ from ...system import background
 from ...system.threads import in_order
 from ..batch.assemble import assemble
 from ..batch.bad_samples import fill_alone
-from ..batch.host_batch import (
-    Batch,
-    BatchResult,
-    DeferredField,
-    EncodedImages,
-    HostBatch,
-    RefusedRows,
-)
+from ..batch.host_batch import Batch, BatchResult, DeferredField, EncodedImages, HostBatch, RefusedRows
 from ..batch.nested import map_nested
 from ..batch.spec import BatchSpec, DeviceOptions
 from .copier import DeviceCopier, copier_to
@@ -171,9 +164,7 @@ class DevicePrefetcher:
             for name, value in host_batch.batch.items()
             if isinstance(value, EncodedImages)
         }
-        with self._copier:
-            batch = self._copy(host_batch.batch)
-            mark = self._copier.mark()
+        batch, mark = self._copy(host_batch.batch)
         self._held.append((mark, host_batch.batch))
         while self._held and self._copier.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
@@ -204,7 +195,9 @@ class DevicePrefetcher:
             made = _made_on_host(sent.host_batch, refused, self._threads)
         except Exception as error:  # noqa: BLE001  # a bad sample's: reported in its batch's turn
             return error
-        batch = self._copy_now(made)
+        batch, mark = self._copy(made.batch)
+        self._copier.wait(mark, batch)
+        self._copier.done(mark, block=True)
         for name, rows in refused.items():
             if len(rows) == len(sent.begun[name]) > 1 and made.bad_samples == sent.host_batch.bad_samples:
                 reason = " ".join(self._engines[name].reason.split())
@@ -230,23 +223,16 @@ class DevicePrefetcher:
             self._engines[name].begin(list(files.values()), encoded.sizes[chosen], steps)
         return list(files)
 
-    def _copy(self, batch: Batch) -> Batch:
-        """Start to copy all tensors of a batch; images that engines make become None."""
-        copied: Batch = {}
-        for name, value in batch.items():
-            if isinstance(value, DeferredField):
-                copied[name] = value.finish(self._copier.copy(value.tensor))
-            elif not isinstance(value, EncodedImages):
-                copied[name] = map_nested(value, Tensor, self._copier.copy)
-        return {name: copied.get(name) for name in batch}
-
-    def _copy_now(self, host_batch: HostBatch) -> Batch:
+    def _copy(self, batch: Batch) -> tuple[Batch, Any]:
+        """Start to copy all tensors of a batch, and mark that; images that engines make become None."""
+        copied: Batch = dict.fromkeys(batch)
         with self._copier:
-            batch = self._copy(host_batch.batch)
-            mark = self._copier.mark()
-        self._copier.wait(mark, batch)
-        self._copier.done(mark, block=True)
-        return batch
+            for name, value in batch.items():
+                if isinstance(value, DeferredField):
+                    copied[name] = value.finish(self._copier.copy(value.tensor))
+                elif not isinstance(value, EncodedImages):
+                    copied[name] = map_nested(value, Tensor, self._copier.copy)
+            return copied, self._copier.mark()
 
     def _merge_images(self, encoded: EncodedImages, result: EngineResult | None, rows: Sequence[int]) -> Tensor:
         """Return all images of a batch: the engine's, which belong in `rows`, and those that the host made."""
