@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, final, get_args
 
 import numpy as np
@@ -36,18 +37,30 @@ Failed: TypeAlias = dict[int, BadSample] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class Given:
     """The images of one call, as `CpuEngine.__call__` takes them."""
 
     stored: Images
     sizes: Sizes
     orientations: Orientations | None
 
-    def row(self, row: int) -> "_Given":
+    def row(self, row: int) -> "Given":
         rows = slice(row, row + 1)
         own = None if self.orientations is None else self.orientations[rows]
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
-        return _Given(stored, self.sizes[rows], own)
+        return Given(stored, self.sizes[rows], own)
+
+    def pixels(self, row: int, decode: Callable[[bytes], NDArray[Any]]) -> NDArray[Any]:
+        """Return the pixels of an image, upright if its orientation is given; BadSample for another size."""
+        pixels: NDArray[Any]
+        if isinstance(self.stored, np.ndarray):
+            pixels = self.stored[row]
+            return pixels
+        pixels = decode(bytes(self.stored[row]))
+        if self.orientations is not None:
+            pixels = make_upright(pixels, self.orientations[row])
+        image_decoding.check_size(pixels.shape[:2], self.sizes[row].tolist())
+        return pixels
 
     def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
         """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
@@ -85,6 +98,7 @@ class CpuEngine:
         self._write = OutputWriter(self.output_format)
         if decode not in get_args(Decode):
             raise ConfigError("{decode} must be {}, got {!r}", " or ".join(map(repr, get_args(Decode))), decode)
+        self._decode = partial(image_decoding.decode, channels=channels, max_pixels=max_pixels)
         self._local = threading.local()
         self._fused = self._fused_floats = None
         if native.library() is not None:  # it writes uint8 as HWC, or float32 as CHW
@@ -123,7 +137,7 @@ class CpuEngine:
         Raises:
             BadSample: without `failed`, for the first image that cannot be decoded.
         """
-        given, steps = _Given(stored, sizes, orientations), self.fuse(steps, sizes)
+        given, steps = Given(stored, sizes, orientations), self.fuse(steps, sizes)
         if (batch := self.begin(given, steps, out)) is not None:
             self.complete(batch, given.make([batch.wanted])[0], failed)
             return None
@@ -133,11 +147,11 @@ class CpuEngine:
             slot = None if out is None else out[row]
             try:
                 if fused is None:
-                    pixels = self._decode(given, row)
+                    pixels = given.pixels(row, self._decode)
                 else:
                     size = fused.results[row].tolist()
                     if math.prod(size) > self._max_pixels:
-                        self._decode(given, row)  # says that the image claims so many pixels, if it does
+                        given.pixels(row, self._decode)  # says that the image claims so many pixels, if it does
                         self._check_scale(size)
                     pixels = np.empty((*size, self._channels), np.uint8)
                     one, wanted = given.row(row), (self._fused_bytes(), rows_of(fused, [row]), pixels[None])
@@ -173,7 +187,7 @@ class CpuEngine:
         assert self._fused is not None
         return self._fused
 
-    def begin(self, given: _Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
+    def begin(self, given: Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
         """Return how compiled code makes images of one size in `out`; None if it cannot."""
         fused, rest, erasings = self._divided(steps, given.sizes)
         if out is None or fused is None:
@@ -202,13 +216,13 @@ class CpuEngine:
         elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
             raise MemoryError("there is no memory to convert images")
 
-    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Refused, failed: Failed) -> None:
+    def _make_refused(self, given: "Given", wanted: Wanted, refused: Refused, failed: Failed) -> None:
         """Carry out fused steps on images that compiled code does not decode, which Pillow does."""
         images, fused, out = wanted
         for row, late in refused.items():
             try:
                 image_decoding.check_time(late=late)
-                pixels = self._decode(given, row)
+                pixels = given.pixels(row, self._decode)
                 self._check_scale(fused.resized[row].tolist())
             except BadSample as error:
                 failed_image(row, error, failed)
@@ -264,17 +278,6 @@ class CpuEngine:
         by_pixel = result if self.output_format.channels_last else result.transpose(1, 2, 0)
         by_pixel[top : top + height, left : left + width] = self.output_format.cast(np.array(step.value, np.float32))
 
-    def _decode(self, given: "_Given", row: int) -> PixelArray:
-        """Return the pixels of an image, upright if its orientation is given."""
-        if isinstance(given.stored, np.ndarray):
-            pixels: PixelArray = given.stored[row]
-            return pixels
-        pixels = image_decoding.decode(bytes(given.stored[row]), self._channels, self._max_pixels)
-        if given.orientations is not None:
-            pixels = make_upright(pixels, given.orientations[row])
-        image_decoding.check_size(pixels.shape[:2], given.sizes[row].tolist())
-        return pixels
-
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
@@ -288,7 +291,7 @@ class _Batch:
         out: the array for the results.
     """
 
-    given: _Given
+    given: Given
     wanted: Wanted
     rest: Sequence[EngineStep]
     erasings: Sequence[Erase]
@@ -309,7 +312,7 @@ def make_images(
     CPU engines decode each file once for all of them, where that takes less time. Returns what each engine returns, and
     raises what it raises; `failed` receives the errors of what one of them could not make.
     """
-    given = _Given(stored, sizes, orientations)
+    given = Given(stored, sizes, orientations)
     begun = [
         (engine, batch)
         for engine, own, out in zip(engines, steps, outs, strict=True)

@@ -46,12 +46,8 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _plain_python(function: F) -> F:
-    """Keep DALI from converting the function's conditions into conditions per sample."""
-    unconverted: F = do_not_convert(function)
-    return unconverted
-
-
+_plain_python: Callable[[F], F] = do_not_convert
+"""Keeps DALI from converting a function's conditions into conditions per sample."""
 FILES = "files"
 """The name of the input for encoded files."""
 _RESIZE = {

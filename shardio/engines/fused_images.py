@@ -119,16 +119,10 @@ class FusedImages:
         self._normalization = None if normalization is None else np.ascontiguousarray(normalization, np.float32)
         self._idle: deque[_NativeDecoder] = deque()
 
-    def decode(
-        self, files: Sequence[Buffer], fused: FusedSteps, out: NDArray[Any], orientations: Orientations | None = None
-    ) -> list[int]:
-        """Make images of JPEG files in `out`; return the rows that it leaves to another decoder, see `make`."""
-        return [*self.make(files, [(self, fused, out)], orientations, encoded=True)[0]]
-
     def resize(
         self, pixels: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], fused: FusedSteps, out: NDArray[Any]
     ) -> list[int]:
-        """Make images of pixels, uint8 [height, width, channels] each, in `out`, as `make` does of files."""
+        """Make images of pixels, uint8 [height, width, channels] each, in `out`; return the rows that `make` leaves."""
         return [*self.make(pixels, [(self, fused, out)], None, encoded=False)[0]]
 
     def make(

@@ -6,6 +6,7 @@ pixel take bytes from the same places whatever they hold: so the pixels are thos
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -18,9 +19,9 @@ from ..transforms.recipe import Recipe
 from ..transforms.steps import Erase, Sizes
 from . import image_decoding
 from .base import rows_of
-from .cpu import CpuEngine, Failed, Images, failed_image
+from .cpu import CpuEngine, Failed, Given, Images, failed_image
 from .image_decoding import Levels
-from .orientation import Orientations, make_upright
+from .orientation import Orientations
 from .output_format import OutputFormat
 
 _BYTE = 0xFF
@@ -44,7 +45,7 @@ class MaskEngine:
 
     def __init__(self, recipe: Recipe, *, max_pixels: int = MAX_IMAGE_PIXELS) -> None:
         self.recipe, self.output_format = recipe, OutputFormat(recipe, 1)
-        self._max_pixels = max_pixels
+        self._decode = partial(image_decoding.decode_mask, max_pixels=max_pixels)
         self._bytes = CpuEngine(replace(recipe, dtype="uint8"), channels=1, max_pixels=max_pixels)
 
     def __call__(
@@ -57,10 +58,10 @@ class MaskEngine:
         failed: Failed = None,
     ) -> list[NDArray[Any]] | None:
         """Decode and transform some masks; see `CpuEngine`."""
-        results = []
+        results, given = [], Given(stored, sizes, orientations)
         for row in range(len(stored)):
             try:
-                levels = self._decode(stored[row], sizes[row].tolist(), orientations, row)
+                levels = given.pixels(row, self._decode)
                 own = slice(row, row + 1)
                 moved = self._moved(levels, sizes[own], [rows_of(step, own) for step in steps])
                 if out is not None and out[row].shape != moved.shape:
@@ -78,16 +79,6 @@ class MaskEngine:
     def fuse(self, steps: Sequence[EngineStep], sizes: Sizes) -> Sequence[EngineStep]:
         """Return the steps with the leading ones as one, see `CpuEngine`; none stay none."""
         return self._bytes.fuse(steps, sizes) if steps else steps
-
-    def _decode(self, stored: Any, size: Sequence[int], orientations: Orientations | None, row: int) -> Levels:
-        """Return the levels of a mask, [height, width, 1], upright if its orientation is given."""
-        if isinstance(stored, np.ndarray):
-            return stored
-        levels = image_decoding.decode_mask(bytes(stored), self._max_pixels)
-        if orientations is not None:
-            levels = make_upright(levels, orientations[row])
-        image_decoding.check_size(levels.shape[:2], size)
-        return levels
 
     def _moved(self, levels: Levels, size: Sizes, steps: Sequence[EngineStep]) -> Levels:
         """Carry out the steps of one mask; return its levels, [height, width]."""

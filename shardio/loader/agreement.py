@@ -24,7 +24,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from traceback import walk_stack
 from typing import Any, final
@@ -179,20 +179,22 @@ class _Stores:
     """The stores of the default process groups that this process has, one after the other."""
 
     def __init__(self) -> None:
-        self._group: Callable[[], Any] = _no_group
-        self._inherited: Callable[[], Any] = _no_group
+        self._counted: weakref.WeakSet[Any] = weakref.WeakSet()  # a group that is kept does not end
+        self._inherited: weakref.WeakSet[Any] = weakref.WeakSet()
         self._groups = 0
         forks.reset_in_children(self)
 
     def reset_in_child(self) -> None:
         """Leave the store to the parent: both would read the answers on one connection."""
-        self._inherited = _weakly(_default_group())
+        if (group := _default_group()) is not None:
+            self._inherited.add(group)
 
     def count_group(self) -> Any:
         """Return the default group, and count it if it is a new one."""
         group = _default_group()
-        if group is not None and group is not self._group():
-            self._group, self._groups = _weakly(group), self._groups + 1
+        if group is not None and group not in self._counted:
+            self._counted.add(group)
+            self._groups += 1
         return group
 
     def current(self, world: World) -> tuple[Any, int, int] | None:
@@ -200,20 +202,12 @@ class _Stores:
 
         None if there is no group or no store, and for a world of unknown ranks of the group.
         """
-        if (group := self.count_group()) is None or group is self._inherited():
+        if (group := self.count_group()) is None or group in self._inherited:
             return None
         if world.members is None and (world.rank, world.size) != (group.rank(), group.size()):
             return None
         find = getattr(sys.modules["torch.distributed.distributed_c10d"], "_get_default_store", None)
         return None if find is None else (find(), group.rank(), self._groups)
-
-
-def _weakly(group: Any) -> Callable[[], Any]:
-    return _no_group if group is None else weakref.ref(group)  # a group that is kept does not end
-
-
-def _no_group() -> None:
-    return None
 
 
 _stores = _Stores()

@@ -35,14 +35,14 @@ from .batch.field_names import Fields
 from .batch.first_batch import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
-from .batch.spec import BatchOptions, BatchSpec, DeviceOptions, batch_spec
+from .batch.spec import BatchOptions, DeviceOptions, batch_spec
 from .batch.transforms_by_field import Transforms
 from .bucketing import BatchingOptions
 from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
 from .state import EpochProgress, LoaderState
-from .stats import LoaderStats, Meters
+from .stats import LoaderStats, Meter
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
 
@@ -242,7 +242,11 @@ class Loader:
         build_spec = partial(batch_spec, self.dataset, content, target, isolate=isolate)
         spec = build_spec()
         order, schedule, self._batch_size, largest = sizes.batches(order, spec, self.world, span)
-        self._begin_state(spec, order, schedule)
+        self._sources = self.dataset.id_columns.get("source", ())
+        roles = {name: field.role for name, field in spec.fields.items()}
+        self._state = LoaderState(order, schedule, self.dataset.digest, self.dataset.earlier, roles)
+        self._running: RunningEpoch | None = None
+        self._loop: weakref.ref[EpochIterator] | None = None
 
         # Who makes them, and what brings them to the device.
         self._threads = working.count(self.world.local_size)
@@ -258,33 +262,24 @@ class Loader:
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = DevicePrefetcher(spec, target, threads=self._threads, largest=largest)
-        self._watch(spec)
-        if span is not None and self.world.local_rank == 0:
-            self.dataset.warn_of_small_cache(span)
-        schedule.check_steps()
 
-    def _begin_state(self, spec: BatchSpec, order: Order, schedule: Schedule) -> None:
-        self._sources = self.dataset.id_columns.get("source", ())
-        roles = {name: field.role for name, field in spec.fields.items()}
-        self._state = LoaderState(order, schedule, self.dataset.digest, self.dataset.earlier, roles)
-        self._running: RunningEpoch | None = None
-        self._loop: weakref.ref[EpochIterator] | None = None
-
-    def _watch(self, spec: BatchSpec) -> None:
-        """Prepare what is measured, compared and warned of while batches are delivered."""
+        # What is measured, compared and warned of while batches are delivered.
         self._normalized = {
             name: image.recipe.normalization
             for name, image in spec.images.items()
             if image.recipe.normalization is not None
         }
-        self._meters = Meters()
-        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and self._to == "torch"]
+        # One tuple, replaced as a whole, so that another thread reads no epoch twice and none not at all.
+        self._measured: tuple[LoaderStats, Meter | None] = (LoaderStats(), None)  # of earlier epochs, and the last one
         first_of_node = self.world.local_rank == 0
+        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and to == "torch"]
         self._first_batch = FirstBatch(spec, arrays if first_of_node else ())
-        options = spec.options
-        self._agreement = Agreement(self.world, {"transforms": options.transforms, "mixing": options.mixing})
+        self._agreement = Agreement(self.world, {"transforms": transforms, "mixing": mixing})
         if first_of_node:
             native.warn_if_missing()
+            if span is not None:
+                self.dataset.warn_of_small_cache(span)
+        schedule.check_steps()
 
     def __repr__(self) -> str:
         world, schedule = f"rank {self.world.rank} of {self.world.size}", self._state.schedule
@@ -362,7 +357,7 @@ class Loader:
     def _begin(self, loop: EpochIterator, order: Order, schedule: Schedule, progress: EpochProgress) -> None:
         # The iterator itself is not kept: when a loop that is left early drops it, its threads end.
         self._running, self._loop = loop.begin(order, schedule, progress), weakref.ref(loop)
-        self._meters.begin(self._running.meter)
+        self._measured = self.stats(all_epochs=True), self._running.meter
         self._agreement.begin(self._state, schedule)
 
     @property
@@ -463,7 +458,9 @@ class Loader:
 
         With `all_epochs=True` they are those of all loops over this Loader together.
         """
-        return self._meters.read(all_epochs=all_epochs)
+        earlier, meter = self._measured
+        last = LoaderStats() if meter is None else meter.read()
+        return earlier + last if all_epochs else last
 
 
 def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any], world_detected: bool) -> Loader:

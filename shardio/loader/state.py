@@ -200,17 +200,13 @@ class LoaderState:
 
     def _at(self, epoch: int) -> Order:
         """Return the order of an epoch, which is kept until another one is asked for: its buckets take time to make."""
-        unfinished = self._unfinished_at(epoch)
-        if unfinished is not None:
-            return unfinished.order
+        if self._unfinished is not None and self._unfinished.order.epoch == epoch:
+            return self._unfinished.order
         if self._order.epoch != epoch:
             is_own = self._order is self._own_order
             self._order = self._order.at_epoch(epoch)
             self._own_order = self._order if is_own else self._own_order
         return self._order
-
-    def _unfinished_at(self, epoch: int) -> UnfinishedEpoch | None:
-        return self._unfinished if self._unfinished and self._unfinished.order.epoch == epoch else None
 
     def checked_epoch(self, epoch: int) -> int:
         """Return the number of an epoch; ConfigError unless the order has that epoch."""

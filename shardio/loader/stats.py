@@ -143,22 +143,3 @@ class Meter:
             sources=dict(self._sources),
             fetched=(self._fetched_in_all or self._fetched()) - self._fetched_before,
         )
-
-
-@final
-class Meters:
-    """The meters of one epoch after the other: the last one, and the sum of those before it."""
-
-    def __init__(self) -> None:
-        # One tuple, replaced as a whole, so that another thread reads no epoch twice and none not at all.
-        self._kept: tuple[LoaderStats, Meter | None] = (LoaderStats(), None)
-
-    def begin(self, meter: Meter) -> None:
-        """Take the meter of a new epoch; the one before it measures no longer."""
-        self._kept = self.read(all_epochs=True), meter
-
-    def read(self, *, all_epochs: bool) -> LoaderStats:
-        """Return the statistics of the last epoch, or of all epochs."""
-        earlier, meter = self._kept
-        last = LoaderStats() if meter is None else meter.read()
-        return earlier + last if all_epochs else last

@@ -92,20 +92,19 @@ class Filling:
                 f"FillMissing of arrays of {stored}, which hold no NaN, needs missing=, as in missing=-9999"
             )
         numbers = np.asarray(given.missing)
-        for number in numbers.tolist():
-            check_held("FillMissing's missing", number, stored)
+        check_held("FillMissing's missing", numbers, stored)
         if given.value == "mean" and mean is None:
             raise ConfigError("FillMissing('mean') takes the mean of a Normalize behind it, and there is none")
-        fill = places.numbers("FillMissing's value", mean if isinstance(given.value, str) else given.value)
+        value = mean if isinstance(given.value, str) else given.value
+        fill: NDArray[Any] = places.numbers("FillMissing's value", value)
         if conversion is None or conversion.dtype == "int64":
             dtype = stored if conversion is None else np.dtype(np.int64)
-            for number in fill.reshape(-1).tolist():
-                check_held("FillMissing's value", number, dtype)
-            return cls(fill.astype(dtype), numbers.astype(stored), bool(given.mask))
-        made = conversion.normalized(fill.astype(np.float32))
-        for number in made.reshape(-1).tolist():
-            check_held("FillMissing's value, normalized,", number, conversion.dtype)
-        return cls(made, numbers.astype(stored), bool(given.mask))
+            check_held("FillMissing's value", fill, dtype)
+            fill = fill.astype(dtype)
+        else:
+            fill = conversion.normalized(fill.astype(np.float32))
+            check_held("FillMissing's value, normalized,", fill, conversion.dtype)
+        return cls(fill, numbers.astype(stored), bool(given.mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,17 +379,18 @@ def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
 _BFLOAT16_MAX = 3.3895313892515355e38
 
 
-def check_held(what: str, value: float, dtype: np.dtype[Any] | str) -> None:
-    """Raise ConfigError for a number that this dtype doesn't hold: floats round it, infinities and NaN are theirs."""
+def check_held(what: str, numbers: float | NDArray[Any], dtype: np.dtype[Any] | str) -> None:
+    """Raise ConfigError for numbers that this dtype doesn't hold: floats round them, infinities and NaN are theirs."""
     kind = np.dtype("float32" if dtype == "bfloat16" else dtype)
-    if kind.kind in "biu":
-        least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
-        held = least <= value <= most and value == int(value)
-    else:
-        largest = _BFLOAT16_MAX if dtype == "bfloat16" else float(np.finfo(kind).max)
-        held = not largest < abs(value) < math.inf
-    if not held:
-        raise ConfigError(f"{what} must be one that {dtype} holds, got {value!r}")
+    for value in np.ravel(numbers).tolist():
+        if kind.kind in "biu":
+            least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+            held = least <= value <= most and value == int(value)
+        else:
+            largest = _BFLOAT16_MAX if dtype == "bfloat16" else float(np.finfo(kind).max)
+            held = not largest < abs(value) < math.inf
+        if not held:
+            raise ConfigError(f"{what} must be one that {dtype} holds, got {value!r}")
 
 
 def _in_words(shape: Shape | None) -> str:

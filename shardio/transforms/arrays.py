@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from ..format.fields import Shape
 from .random_generator import RandomGenerator
 from .steps import Mask
-from .validation import at_least_one, check_probability
+from .validation import at_least_one, check_flag, check_probability
 
 Size: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = NDArray[np.int64]
@@ -72,15 +72,26 @@ class SpatialCrop:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _as_size(self.size))
-        _check_offset(self.offset)
+        check_flag(self.offset, "offset")
 
-    def block(self, shape: Shape) -> Size:
-        """Return the lengths along the last axes of arrays of this shape."""
-        return _block_size(self.size, len(shape))
+    def block(self, axes: int) -> Size:
+        """Return the lengths along the last axes of arrays of so many: one number means all axes but the first."""
+        if not isinstance(self.size, int):
+            return self.size
+        if axes < 2:
+            raise ConfigError(
+                f"a size of one number, {self.size}, is for all axes but the first, the channels, and arrays of {axes} "
+                f"axes have no other: give ({self.size},)"
+            )
+        return (self.size,) * (axes - 1)
 
     def out_shape(self, shape: Shape) -> Shape:
         """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
-        return _cropped_shape(shape, self.block(shape))
+        size = self.block(len(shape))
+        ends = zip(size, shape[-len(size) :], strict=False)
+        if len(size) > len(shape) or any(have is not None and want > have for want, have in ends):
+            raise ConfigError(f"a block of {size} is not in arrays of shape {shape}")
+        return (*shape[: -len(size)], *size)
 
 
 @final
@@ -102,7 +113,7 @@ class RandomSpatialCrop(SpatialCrop):
     """
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
-        size = _block_size(self.size, shapes.shape[1])
+        size = self.block(shapes.shape[1])
         room = shapes[:, -len(size) :] - size + 1
         return (ArrayCrop(np.floor(generator.uniform(len(size)) * room).astype(np.int64), size),)
 
@@ -122,7 +133,7 @@ class CenterSpatialCrop(SpatialCrop):
     """
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
-        size = _block_size(self.size, shapes.shape[1])
+        size = self.block(shapes.shape[1])
         corners = (shapes[:, -len(size) :] - size) // 2
         return (ArrayCrop(np.broadcast_to(corners, (len(generator.indices), len(size))), size),)
 
@@ -216,7 +227,7 @@ class RandomWindow:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", at_least_one(self.n, "n"))
-        _check_offset(self.offset)
+        check_flag(self.offset, "offset")
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         lengths = shapes[:, 0]
@@ -245,11 +256,6 @@ ArrayCut: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow
 ArrayTransform: TypeAlias = ArrayCut | RandomAxisFlip | RandomRotate90
 
 
-def _check_offset(offset: bool) -> None:
-    if not isinstance(offset, (bool, np.bool_)):
-        raise ConfigError(f"offset must be True or False, got {offset!r}")
-
-
 def _as_size(value: int | Sequence[int]) -> int | Size:
     size: int | Size
     try:
@@ -259,18 +265,6 @@ def _as_size(value: int | Sequence[int]) -> int | Size:
     if not size or np.min(size) < 1:
         raise ConfigError(f"size must be whole numbers of at least 1, got {value!r}")
     return size
-
-
-def _block_size(size: int | Size, axes: int) -> Size:
-    """Return the lengths along the last axes of arrays of so many: one number means all axes but the first."""
-    if not isinstance(size, int):
-        return size
-    if axes < 2:
-        raise ConfigError(
-            f"a size of one number, {size}, is for all axes but the first, the channels, and arrays of {axes} axes "
-            f"have no other: give ({size},)"
-        )
-    return (size,) * (axes - 1)
 
 
 def _as_axes(value: int | Sequence[int]) -> tuple[int, ...]:
@@ -283,10 +277,3 @@ def _as_axes(value: int | Sequence[int]) -> tuple[int, ...]:
 def _check_axes_exist(axes: Sequence[int], shape: Shape) -> None:
     if -min(axes) > len(shape):
         raise ConfigError(f"there is no axis {min(axes)} in arrays of shape {shape}")
-
-
-def _cropped_shape(shape: Shape, size: Size) -> Shape:
-    ends = zip(size, shape[-len(size) :], strict=False)
-    if len(size) > len(shape) or any(have is not None and want > have for want, have in ends):
-        raise ConfigError(f"a block of {size} is not in arrays of shape {shape}")
-    return (*shape[: -len(size)], *size)

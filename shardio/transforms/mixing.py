@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSample, ConfigError
+from ..errors import ConfigError
 from .random_generator import RandomGenerator
 from .steps import Mask
 
@@ -117,16 +117,8 @@ def as_mixers(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
     return mixers
 
 
-def first_invalid_label(labels: NDArray[Any], num_classes: int) -> int | None:
-    """Return the first row whose label is not in 0..num_classes - 1; None if all are. Labels are integers [B]."""
-    invalid = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    return int(invalid[0]) if len(invalid) else None
-
-
 def mixed_labels(labels: NDArray[Any], params: MixParams, num_classes: int) -> NDArray[np.float32]:
-    """Return class probabilities, float32 [B, num_classes], for integer labels [B]; BadSample for invalid ones."""
-    if (invalid := first_invalid_label(labels, num_classes)) is not None:
-        raise BadSample(f"mixing needs labels from 0 to {num_classes - 1}, got {labels[invalid]}")
+    """Return class probabilities, float32 [B, num_classes], for labels [B], integers from 0 to `num_classes` - 1."""
     rows, probabilities = np.arange(len(labels)), np.zeros((len(labels), num_classes), np.float32)
     classes = labels.astype(np.int64)
     np.add.at(probabilities, (rows, classes), params.share)

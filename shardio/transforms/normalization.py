@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .validation import check_flag
 
 Precision: TypeAlias = Literal["float32", "float16", "bfloat16"]
 """The dtype of images and arrays that are converted to floats."""
@@ -114,15 +115,13 @@ class FillMissing:
     missing: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mask, (bool, np.bool_)):
-            raise ConfigError(f"mask must be True or False, got {self.mask!r}")
-        if isinstance(self.value, str) and self.value != "mean":
-            raise ConfigError(f"value must be a number, or one for each channel, or 'mean', got {self.value!r}")
+        check_flag(self.mask, "mask")
         if not isinstance(self.value, str):
             object.__setattr__(self, "value", _as_floats(self.value, "value"))
-        numbers = (
-            () if self.missing is None else self.missing if isinstance(self.missing, Sequence) else (self.missing,)
-        )
+        elif self.value != "mean":
+            raise ConfigError(f"value must be a number, or one for each channel, or 'mean', got {self.value!r}")
+        given = () if self.missing is None else self.missing
+        numbers = given if isinstance(given, Sequence) else (given,)
         if not all(isinstance(each, (int, float, np.number)) and not isinstance(each, bool) for each in numbers):
             raise ConfigError(f"missing must be a number, or several, got {self.missing!r}")
         object.__setattr__(self, "missing", tuple(numbers))

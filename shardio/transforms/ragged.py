@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import BadSample, ConfigError
 from ..foreign.tokenizer import TextEncoder
 from ..system.units import shown
-from .validation import at_least_one
+from .validation import at_least_one, check_flag
 
 if TYPE_CHECKING:
     import os
@@ -87,8 +87,7 @@ class Ragged:
     nested: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.nested, (bool, np.bool_)):
-            raise ConfigError(f"nested must be True or False, got {self.nested!r}")
+        check_flag(self.nested, "nested")
 
 
 Collation: TypeAlias = PadTo | Ragged

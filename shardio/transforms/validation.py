@@ -48,6 +48,12 @@ def as_jitter_range(
     return float(pair[0]), float(pair[1])
 
 
+def check_flag(value: bool, name: str) -> None:
+    """Raise ConfigError unless `value` is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ConfigError(f"{name} must be True or False, got {value!r}")
+
+
 def check_probability(value: float) -> None:
     """Raise ConfigError unless `value` is in [0, 1]."""
     if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:

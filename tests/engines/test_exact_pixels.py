@@ -190,7 +190,8 @@ def test_crops_of_jpegs(sampling: int, progressive: int, restarts: int, channels
             values = (whole.shape[:2], (top, left, height, width), (height, width), (0, 0), (height, width))
             rows = (np.array([row], np.int32) for row in values)
             out = np.empty((1, height, width, channels), np.uint8)
-            assert images.decode([data], FusedSteps(*rows, np.zeros(1, np.bool_)), out) == []
+            fused = FusedSteps(*rows, np.zeros(1, np.bool_))
+            assert images.make([data], [(images, fused, out)], None, encoded=True) == [{}]
             wanted = whole[top : top + height, left : left + width]
             assert np.array_equal(out[0], wanted), (values, np.abs(out[0].astype(int) - wanted).max())
 

@@ -106,7 +106,8 @@ def crops(
     )  # fmt: skip
     out = np.empty((len(boxes), *size, channels), np.uint8)
     images = FusedImages(channels, decode="fast" if fast else "exact")
-    return out, images.decode([data] * len(boxes), fused, out, np.full(len(boxes), orientation, np.uint8))
+    turns = np.full(len(boxes), orientation, np.uint8)
+    return out, [*images.make([data] * len(boxes), [(images, fused, out)], turns, encoded=True)[0]]
 
 
 def crop(data: bytes, box: tuple[int, int, int, int], **options: Any) -> NDArray[np.uint8] | None:

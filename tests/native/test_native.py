@@ -62,7 +62,7 @@ def make(images: FusedImages, data: bytes, how: FusedSteps, channels: int, float
     count = int(np.prod(shape))
     memory = np.full(count + 2 * GUARD, 77, np.float32 if floats else np.uint8)
     out = memory[GUARD:-GUARD].reshape(shape)
-    left = images.decode([data], how, out)
+    (left,) = images.make([data], [(images, how, out)], None, encoded=True)
     assert (memory[:GUARD] == 77).all()
     assert (memory[-GUARD:] == 77).all()
     return out[:0] if left else out

@@ -85,7 +85,7 @@ def image_cases() -> Iterator[bytes]:
         images = FusedImages(channels, normalization, decode="fast" if fast else "exact")
         out: Any = np.empty((1, channels, *kept), np.float32) if floats else np.empty((1, *kept, channels), np.uint8)
         if from_file:
-            left = images.decode([data], fused, out, np.array([turn], np.uint8))
+            (left,) = images.make([data], [(images, fused, out)], np.array([turn], np.uint8), encoded=True)
         else:
             array = np.frombuffer(data, np.uint8).reshape(1, height, width, channels)
             left = images.resize(array, fused, out)

@@ -1,7 +1,5 @@
 """The blocks and entries that rows are read for: crops are drawn from the random keys before any value is read."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ...containers.extents import Blocks, Entries, Extent, Several
@@ -50,12 +48,8 @@ def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: Ran
     lengths = np.maximum(selection.column(length_column(stored)), 0)
     entry = spec.dataset.fields[stored].entry_shape
     shapes = np.column_stack([lengths, *(np.full(len(lengths), size) for size in entry)])
-
-    def windows() -> Iterator[ArrayWindow]:
-        for name in spec.names.delivered[stored]:
-            first = spec.arrays[name].recipe.moves(keys.draws(spec.names.draws[name]), shapes)[0]
-            if isinstance(first, ArrayWindow):
-                yield first
-
-    begins, ends = zip(*((window.begins, window.ends) for window in windows()), strict=True)
+    names = spec.names.delivered[stored]
+    drawn = [spec.arrays[name].recipe.moves(keys.draws(spec.names.draws[name]), shapes)[0] for name in names]
+    windows = [(first.begins, first.ends) for first in drawn if isinstance(first, ArrayWindow)]
+    begins, ends = zip(*windows, strict=True)
     return Entries(np.minimum.reduce(begins), np.maximum.reduce(ends))

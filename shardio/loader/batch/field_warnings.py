@@ -163,7 +163,7 @@ def _cropped_axes(recipe: ArrayRecipe) -> dict[int, dict[str, Any]]:
         return found
     for place, transform in enumerate(recipe.transforms):
         if isinstance(transform, RandomSpatialCrop):
-            size = transform.block(shape)
+            size = transform.block(len(shape))
             found[place] = {"size": size, "axes": shape[-len(size) :]}
         shape = transform.out_shape(shape)
     return found

@@ -269,10 +269,6 @@ class EpochWork:
         schedule = replace(self.schedule, n=order.n, start=0)
         return EpochWork(order, schedule, self._fetched, is_first=False)
 
-    def is_of(self, order: Order, schedule: Schedule) -> bool:
-        """Whether this is the epoch, from the same step on."""
-        return self.order == order and self.schedule == schedule
-
 
 def epoch_jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, first: EpochWork) -> Iterator[BatchJob | None]:
     """Yield the jobs of an epoch in order, and then, if it goes on, those of the next one.

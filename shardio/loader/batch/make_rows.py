@@ -15,7 +15,6 @@ from ...engines.orientation import upright_sizes
 from ...errors import BadSample, ConfigError, MapError
 from ...format.fields import present_column
 from ...system import helper_process
-from ...transforms.mixing import first_invalid_label
 from ...views.readable import SelectedSamples, decoded
 from .collate import length_name
 from .decisions import Decisions, decide
@@ -49,7 +48,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 read = {name: each.stored() if isinstance(each, RaggedRead) else each for name, each in stored.items()}
                 dataset.check(indices, read, spec.options.limits.max_value_bytes)
         if spec.mixing is not None:
-            _check_labels(rows, stored[names.stored[LABEL]])
+            _check_labels(rows, stored[names.stored[LABEL]], spec.mixing.num_classes - 1)
         with clock.stage("decode"):
             for field, delivered in names.delivered.items():
                 if spec.fields[delivered[0]].is_image:
@@ -162,15 +161,13 @@ def _blank(rows: Rows, name: str, missing: Sequence[int]) -> None:
         rows.arrays[spec.offsets[name]][missing] = 0
 
 
-def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
-    """Raise BadSample for a label below 0, ConfigError for a label of `num_classes` or more."""
-    mixing = rows.spec.mixing
-    if mixing is None or (wrong := first_invalid_label(labels, mixing.num_classes)) is None:
-        return
-    place, label, largest = rows.spec.place_of(rows.indices[wrong]), labels[wrong], mixing.num_classes - 1
-    message = f"{place}, field {LABEL!r}: mixing needs labels from 0 to {largest}, got {label}"
-    # A label that is too large more likely means a wrong num_classes than a bad sample.
-    raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
+def _check_labels(rows: Rows, labels: NDArray[Any], largest: int) -> None:
+    """Raise BadSample for a label below 0, ConfigError for one above the largest."""
+    for row in np.flatnonzero((labels < 0) | (labels > largest)).tolist():
+        place, label = rows.spec.place_of(rows.indices[row]), labels[row]
+        message = f"{place}, field {LABEL!r}: mixing needs labels from 0 to {largest}, got {label}"
+        # A label that is too large more likely means a wrong num_classes than a bad sample.
+        raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
 
 
 def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, on_host: bool) -> None:

@@ -30,8 +30,8 @@ def note_array_sizes(rows: Rows, name: str, shapes: Shapes, of: Indices) -> None
     for each in _paired(rows, [name]):
         noted = rows.cropped.setdefault(each, np.zeros((len(rows), 1, _MOST_AXES), np.int64))
         transforms = rows.spec.arrays[each].recipe.transforms
-        size = next(crop.size for crop in transforms if isinstance(crop, RandomSpatialCrop))
-        axes = shapes.shape[1] - 1 if isinstance(size, int) else len(size)
+        crop = next(each for each in transforms if isinstance(each, RandomSpatialCrop))
+        axes = len(crop.block(shapes.shape[1]))
         noted[of, 0, _MOST_AXES - axes :] = shapes[:, shapes.shape[1] - axes :]
 
 

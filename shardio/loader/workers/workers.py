@@ -156,7 +156,7 @@ class Workers:
         if pipeline is None:
             return None
         following = self._epoch.follow()
-        if following is not None and following.is_of(plan, schedule):
+        if following is not None and (following.order, following.schedule) == (plan, schedule):
             following.has_loop = True
             if pipeline.go_on():
                 self._epoch = following
