@@ -146,7 +146,7 @@ class CpuEngine:
         for row in range(len(stored)):
             slot = None if out is None else out[row]
             try:
-                if fused is None:
+                if fused is None or self._fused is None:
                     pixels = given.pixels(row, self._decode)
                 else:
                     size = fused.results[row].tolist()
@@ -154,7 +154,7 @@ class CpuEngine:
                         given.pixels(row, self._decode)  # says that the image claims so many pixels, if it does
                         self._check_scale(size)
                     pixels = np.empty((*size, self._channels), np.uint8)
-                    one, wanted = given.row(row), (self._fused_bytes(), rows_of(fused, [row]), pixels[None])
+                    one, wanted = given.row(row), (self._fused, rows_of(fused, [row]), pixels[None])
                     self._make_refused(one, wanted, one.make([wanted])[0], None)
                 result = self._finish(row, pixels, rest, erasings, slot)
             except BadSample as error:
@@ -183,21 +183,17 @@ class CpuEngine:
         first = steps[0] if steps else None
         return (first, steps[1:end], erasings) if isinstance(first, FusedSteps) else (None, steps[:end], erasings)
 
-    def _fused_bytes(self) -> FusedImages:
-        assert self._fused is not None
-        return self._fused
-
     def begin(self, given: Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
         """Return how compiled code makes images of one size in `out`; None if it cannot."""
         fused, rest, erasings = self._divided(steps, given.sizes)
-        if out is None or fused is None:
+        if out is None or fused is None or self._fused is None:
             return None
         as_bytes = self.recipe.normalization is None
         last = self._fused if as_bytes else self._fused_floats
         if last is not None and (as_bytes or not rest):
             return _Batch(given, (last, fused, out), rest, erasings, out)
         pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
-        return _Batch(given, (self._fused_bytes(), fused, pixels), rest, erasings, out)
+        return _Batch(given, (self._fused, fused, pixels), rest, erasings, out)
 
     def complete(self, batch: "_Batch", refused: Refused, failed: Failed) -> None:
         """Make what compiled code refused, and carry out the steps that it does not know."""
