@@ -1,9 +1,10 @@
-"""The base of the whole-batch engines: their protocol, the guard against forks, options and helpers for steps."""
+"""The base of the whole-batch engines: their base class, options and helpers for steps."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,17 +19,23 @@ from ..transforms.steps import Sizes, Step
 S = TypeVar("S", bound=EngineStep | Move)
 
 
-class BatchEngine(Protocol):
+class BatchEngine(ABC):
     """Decodes and transforms the images of whole batches, first in, first out.
 
+    Only the process that uses an engine first may use it: neither CUDA nor a library's threads survive a fork.
+
     Attributes:
+        name: the engine's name.
         ahead: how many further batches should have begun when one is asked for.
         reason: why images could not be made, the last time that some could not.
     """
 
+    name: str
     ahead: int
-    reason: str
+    reason = ""
+    _process: int | None = None
 
+    @abstractmethod
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Start on a batch; return before it is finished.
 
@@ -38,17 +45,34 @@ class BatchEngine(Protocol):
             steps: the steps of `Recipe.steps`, with a row per image.
         """
 
+    @abstractmethod
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
         """Return the oldest batch begun, `[n, ...]` on the device, and the rows of images that could not be made.
 
         The caller owns the tensor. If there are such rows, it may have any size.
         """
 
-    def check_process(self) -> None:
-        """Raise PipelineClosed in a process that was forked after the engine had been used."""
-
+    @abstractmethod
     def close(self) -> None:
         """Release threads and memory. Further calls do nothing."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked after the engine had been used."""
+        return self._process is not None and self._process != os.getpid()
+
+    def enter(self) -> None:
+        """Use the engine in this process alone from now on. Raise PipelineClosed in a forked one."""
+        self._process = self._process or os.getpid()
+        self.check_process()
+
+    def check_process(self) -> None:
+        """Raise PipelineClosed in a process that was forked after the engine had been used."""
+        if self.forked:
+            raise PipelineClosed(
+                f"the engine {self.name!r} was in use before this process was forked and cannot be used in it: "
+                "start processes with spawn, or create the loader in this process"
+            )
 
 
 def parse_hw_decoder_load(options: Mapping[str, Any], engine: str) -> float | None:
@@ -66,32 +90,6 @@ def clip_boxes(boxes: NDArray[np.int32], sizes: Sizes) -> NDArray[np.int32]:
     low = np.clip(boxes[:, :2], 0, sizes - 1)
     high = np.clip(boxes[:, :2] + boxes[:, 2:], low + 1, sizes)
     return np.concatenate((low, high - low), axis=1).astype(np.int32)
-
-
-class ForkGuard:
-    """Ties an engine to the process that first uses it: neither CUDA nor a library's threads survive a fork."""
-
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
-        self._process: int | None = None
-
-    def enter(self) -> None:
-        """Tie the engine to this process at the first call. Raise PipelineClosed in any other process."""
-        self._process = self._process or os.getpid()
-        self.check()
-
-    def check(self) -> None:
-        """Raise PipelineClosed if the engine is tied to another process."""
-        if self.forked:
-            raise PipelineClosed(
-                f"the engine {self._engine!r} was in use before this process was forked and cannot be used in it: "
-                "start processes with spawn, or create the loader in this process"
-            )
-
-    @property
-    def forked(self) -> bool:
-        """Whether this is not the process that the engine is tied to."""
-        return self._process is not None and self._process != os.getpid()
 
 
 def rows_of(step: S, rows: Any) -> S:

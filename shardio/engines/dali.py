@@ -17,7 +17,7 @@ from ..system.types import Buffer
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Sizes, Step
 from . import torch_steps
-from .base import ForkGuard, parse_hw_decoder_load, rows_of
+from .base import BatchEngine, parse_hw_decoder_load, rows_of
 from .fused_images import Decode
 
 DEPTH = 3
@@ -44,7 +44,7 @@ class _PendingBatch:
 
 
 @final
-class DaliEngine:
+class DaliEngine(BatchEngine):
     """Decodes and transforms the images of one field, a batch at a time.
 
     A file that DALI rejects ends its pipeline. The engine then reports all images of that batch as failed, builds a new
@@ -61,6 +61,7 @@ class DaliEngine:
         options: `hw_decoder_load`, the fraction of images for a GPU's hardware JPEG decoder, in [0, 1].
     """
 
+    name = "dali"
     ahead = DEPTH - 1
 
     def __init__(
@@ -88,14 +89,12 @@ class DaliEngine:
         self._device, self._threads, self._channels_last = device, threads, channels_last
         self._structure: Sequence[Step] = ()
         self._pipeline: Any = None
-        self._guard = ForkGuard("dali")
-        self.reason = ""
         self._outputs_to_discard = 0
         self._pending: deque[_PendingBatch] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         graph_steps = steps[: len(steps) - self._recipe.erasings + self._graph_recipe.erasings]
-        self._guard.enter()
+        self.enter()
         self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graph_steps]
         files = self._graph.tensors(encoded)
         inputs = self._graph.inputs(graph_steps, sizes, self._channels)
@@ -111,7 +110,7 @@ class DaliEngine:
 
         Those are either none or all.
         """
-        if self._guard.forked:
+        if self.forked:
             return torch.empty(0), ()
         batch = self._pending.popleft()
         try:
@@ -138,11 +137,8 @@ class DaliEngine:
             return images.permute(0, 3, 1, 2) if by_pixel else images
         return torch_steps.convert_and_erase(images, self._recipe, later_steps, channels_last=self._channels_last)
 
-    def check_process(self) -> None:
-        self._guard.check()
-
     def close(self) -> None:
-        if self._guard.forked:  # they are the parent's
+        if self.forked:  # they are the parent's
             return
         self._pending.clear()
         self._pipeline = None

@@ -23,7 +23,7 @@ from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Scale, Sizes, Step
 from . import torch_steps
-from .base import ForkGuard, clip_boxes, parse_hw_decoder_load, rows_of
+from .base import BatchEngine, clip_boxes, parse_hw_decoder_load, rows_of
 from .fused_images import Decode
 
 
@@ -43,7 +43,7 @@ class _PendingBatch:
 
 
 @final
-class NvImageCodecEngine:
+class NvImageCodecEngine(BatchEngine):
     """Decodes and transforms the images of one field, a batch at a time.
 
     Args:
@@ -60,7 +60,9 @@ class NvImageCodecEngine:
         MissingDependency: if nvImageCodec is not installed.
     """
 
+    name = "nvimgcodec"
     ahead = 1
+    reason = "nvImageCodec could not decode them"
 
     def __init__(
         self,
@@ -84,14 +86,12 @@ class NvImageCodecEngine:
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
         self._threads, self._hw_decoder_load = threads, parse_hw_decoder_load(options or {}, "nvimgcodec")
         self._decoder: Any = None
-        self.reason = "nvImageCodec could not decode them"
-        self._guard = ForkGuard("nvimgcodec")
         self._stream = torch.cuda.Stream(device) if self._gpu else None  # type: ignore[no-untyped-call]
         self._pending: deque[_PendingBatch] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Start on a batch; on a GPU, return before it is finished."""
-        self._guard.enter()
+        self.enter()
         if self._stream is None:
             self._pending.append(_PendingBatch(*self._make(encoded, sizes, steps), None))
             return
@@ -104,7 +104,7 @@ class NvImageCodecEngine:
 
         The current CUDA stream waits for the batch.
         """
-        if self._guard.forked:
+        if self.forked:
             return torch.empty(0), ()
         batch = self._pending.popleft()
         if batch.done is not None:
@@ -112,9 +112,6 @@ class NvImageCodecEngine:
             current.wait_event(batch.done)
             batch.images.record_stream(current)
         return batch.images, batch.failed
-
-    def check_process(self) -> None:
-        self._guard.check()
 
     def close(self) -> None:
         self._pending.clear()
