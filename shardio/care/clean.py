@@ -60,10 +60,10 @@ def clean(
 
     Args:
         path: the dataset's directory, or its URL, such as `s3://bucket/photos`; there need be no dataset yet.
-        dry_run: remove nothing.
-        older_than: the least age of what is removed, such as `"24h"`, `"30m"` or `"7d"`. A conversion that
-            wrote something later keeps all that it wrote.
-        everything: remove also what is younger. In a store, which has no locks, this ends conversions that are running,
+        dry_run: remove nothing; list what would go.
+        older_than: remove only what is older than this, such as `"30m"`, `"24h"` or `"7d"`. A conversion that wrote
+            something later keeps all that it wrote.
+        everything: also what is younger. In a store, which has no locks, this ends conversions that are running,
             and loaders that read a dataset replaced of late.
         store_options: for a URL: options of the store, see `shardio.open`.
 

@@ -5,36 +5,25 @@ from typing import Annotated, Any
 
 import typer
 
-from ..care.clean import DEFAULT_AGE
 from ..care.clean import clean as run
 from ..stores.url import as_url
 from ..system.units import counted, format_size
+from ._options import Shown, options_of, with_options
 from ._store_options import with_store_option
+
+OPTIONS = options_of(
+    run, {"": "dry_run older_than everything"}, {"older_than": Shown(metavar="AGE"), "everything": Shown("--all")}
+)
 
 
 @with_store_option
+@with_options("options", OPTIONS)
 def clean(
     stores: dict[str, Any],
     dataset: Annotated[
         Path, typer.Argument(help="The dataset's directory, or its URL: s3://bucket/photos.", metavar="DATASET")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; list what would go.")] = False,
-    older_than: Annotated[
-        str,
-        typer.Option(
-            help="Remove only what is older than this, such as 30m, 24h or 7d. A conversion that wrote something later "
-            "keeps all that it wrote.",
-            metavar="AGE",
-        ),
-    ] = DEFAULT_AGE,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Also what is younger. In a store, which has no locks, this ends conversions that are running, and "
-            "loaders that read a dataset replaced of late.",
-        ),
-    ] = False,
+    options: dict[str, Any],
 ) -> None:
     """Remove what killed writers and replaced conversions left at a dataset's place: what no manifest there names.
 
@@ -49,21 +38,15 @@ def clean(
 
       shardio clean s3://bucket/photos
     """
-    result = run(
-        dataset,
-        dry_run=dry_run,
-        older_than=older_than,
-        everything=everything,
-        **stores,
-    )
+    result = run(dataset, **options, **stores)
     for info in result.removed:
         print(f"{info.name}  {format_size(info.size)}")
-    done = "would be removed" if dry_run else "removed"
+    done = "would be removed" if options["dry_run"] else "removed"
     url = as_url(dataset)
     noun = "item" if url is None else "object"
     print(f"{url or dataset}: {counted(len(result.removed), noun)} {done}, {format_size(result.bytes)}")
     if result.kept:
         print(
             f"{counted(len(result.kept), noun)} kept, which a writer may be at work on or which are younger than "
-            f"{older_than}; --all removes what no process holds"
+            f"{options['older_than']}; --all removes what no process holds"
         )

@@ -5,40 +5,46 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ..care.stats import report
+from ..care.stats import stats as dataset_stats
 from ..errors import ConfigError
+from ._options import Shown, options_of, with_options
 from ._output import JsonFile, write_json
 from ._progress import progress
 from ._store_options import with_store_options
 from ._view_options import DATASET, ViewChoice, with_view_options
 
-
-@with_store_options
-@with_view_options
-def stats(
-    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: dict[str, Any],
-    choice: ViewChoice,
-    sample: Annotated[
-        str, typer.Option(help="Number of random samples to decode images, texts and arrays of, or all.")
-    ] = "1000",
-    seed: Annotated[int, typer.Option(help="Seed of the choice of samples.")] = 0,
-    fill_value: Annotated[
-        list[str] | None,
-        typer.Option(
+OPTIONS = options_of(
+    dataset_stats,
+    {"": "sample seed fill_values channel_axis workers"},
+    {
+        "sample": Shown(help="Number of random samples to decode images, texts and arrays of, or all."),
+        "fill_values": Shown(
+            "--fill-value",
+            kind=list[str] | None,
             help="A number that stands for a missing value, counted and left out as NaN is: grid=-32768. May be given "
             "several times.",
             metavar="FIELD=VALUE",
         ),
-    ] = None,
-    channel_axis: Annotated[
-        list[str] | None,
-        typer.Option(
+        "channel_axis": Shown(
+            kind=list[str] | None,
             help="Axis of arrays with a mean and standard deviation for each place, such as channels: grid=-1, "
             "grid=0,1 for levels of variables, or grid=none. By default, the first, if it has at most 64 places.",
             metavar="FIELD=AXIS",
         ),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
+        "workers": Shown(help="Number of threads; by default one per core."),
+    },
+)
+
+
+@with_store_options
+@with_view_options
+@with_options("options", OPTIONS)
+def stats(
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
+    stores: dict[str, Any],
+    choice: ViewChoice,
+    options: dict[str, Any],
     json_file: JsonFile = None,
 ) -> None:
     """Show what a dataset holds: sizes, classes, images, mean and standard deviation of pixels, values.
@@ -57,25 +63,16 @@ def stats(
 
       shardio stats data/photos --json - | jq .fields.image.images.channels
     """
-    from ..care.stats import report
-    from ..care.stats import stats as dataset_stats  # imported here because it loads a decoder
-
+    options["sample"] = _sample(options["sample"])
     fill_values: dict[str, list[float]] = {}
-    for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
+    fill_rule = "{fill_values} must be a field and a number such as grid=-32768"
+    for name, number in _by_field(options["fill_values"], _number, fill_rule):
         fill_values.setdefault(name, []).append(number)
     axis_rule = "{channel_axis} must be a field and an axis such as grid=-1, grid=0,1 or grid=none"
-    axes = dict(_by_field(channel_axis, _axis, axis_rule))
+    options |= {"fill_values": fill_values, "channel_axis": dict(_by_field(options["channel_axis"], _axis, axis_rule))}
     opened = choice.opened(dataset, stores)
     with progress("samples") as show:
-        figures = dataset_stats(
-            opened,
-            sample=_sample(sample),
-            seed=seed,
-            fill_values=fill_values,
-            channel_axis=axes,
-            workers=workers,
-            progress=show,
-        )
+        figures = dataset_stats(opened, **options, progress=show)
     if not write_json(json_file, figures.to_dict()):
         print(report.text(figures))
 

@@ -58,7 +58,7 @@ def stats(
             of `seed`.
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none, `"all"`
             for all. Means of fewer come with their standard error.
-        seed: the seed of that choice.
+        seed: seed of the choice of samples.
         fill_values: by field, the number or numbers that mean "no value", which are counted and left out, as NaN always
             is. Without it, those that the field's attributes `_FillValue` and `missing_value` state.
         channel_axis: by field, the axis of arrays whose places are told apart, or several, such as (0, 1) for each
