@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
@@ -13,26 +14,14 @@ import typer
 from ..diagnosis.software import version_line
 from ..errors import ConfigError, ShardioError
 from ..system.os_errors import naming, reason
-from . import (
-    bench,
-    browse,
-    clean,
-    convert,
-    doctor,
-    index,
-    info,
-    merge,
-    plan,
-    repair,
-    reshard,
-    show,
-    stage,
-    stats,
-    train,
-    verify,
-    view,
-)
+from . import convert
 from ._command import Command, Group, Refusal
+
+COMMANDS = (
+    *("info", "view", "verify", "stats", "reshard", "merge", "index", "repair"),
+    *("clean", "show", "browse", "bench", "plan", "train", "stage", "doctor"),
+)
+"""The commands in the order of the help, each a function in the module of its name."""
 
 INTERRUPTED = 130  # the exit code that shells report for a process that SIGINT ended
 
@@ -62,25 +51,8 @@ def _shared(
 
 app.add_typer(convert.app, name="convert")
 app.add_typer(convert.append_app, name="append")
-for command in (
-    info.info,
-    view.view,
-    verify.verify,
-    stats.stats,
-    reshard.reshard,
-    merge.merge,
-    index.index,
-    repair.repair,
-    clean.clean,
-    show.show,
-    browse.browse,
-    bench.bench,
-    plan.plan,
-    train.train,
-    stage.stage,
-    doctor.doctor,
-):
-    app.command(cls=Command)(command)
+for command in COMMANDS:
+    app.command(cls=Command)(getattr(import_module(f"{__name__}.{command}"), command))
 
 
 def main() -> NoReturn:

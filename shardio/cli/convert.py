@@ -25,12 +25,7 @@ SHARED_EXAMPLES = (
 )
 """Examples of options that suit every source; they follow the first example of the source's own."""
 
-APPEND_EXAMPLES = (
-    "--dry-run",
-    "--shuffle 1 --limit 5000",
-    "--on-error skip --max-bad 0.001 --report skipped.jsonl",
-    "--workers 8 --resume",
-)
+APPEND_EXAMPLES = ("--dry-run", "--shuffle 1 --limit 5000", *SHARED_EXAMPLES[3:])
 """The same for `shardio append`, where they follow a first example without options."""
 
 app, append_app = typer.Typer(), typer.Typer()
@@ -142,21 +137,13 @@ def _command(name: str, converter: sources.Converter, *, appends: bool) -> Any:
         source = converter(src, **{k: v for k, v in options.items() if v is not None})
         convert_and_print(source, out, conversion, stores["store_options"], append=appends)
 
+    about = docstring.arguments.get("src", "The source's path.")
+    place, kind = (DATASET, "DATASET") if appends else (OUTPUT, "OUT")
+    own_names = " ".join(name for name in keywords if name not in shared)
     arguments = [
-        parameter(
-            "src",
-            Annotated[str, typer.Argument(help=docstring.arguments.get("src", "The source's path."), metavar="SRC")],
-        ),
-        parameter(
-            "out",
-            Annotated[
-                Path,
-                typer.Argument(help=DATASET if appends else OUTPUT, metavar="DATASET" if appends else "OUT"),
-            ],
-        ),
-        *options_of(
-            converter, {"": " ".join(name for name in keywords if name not in shared)}, {name: Shown() for name in both}
-        ),
+        parameter("src", Annotated[str, typer.Argument(help=about, metavar="SRC")]),
+        parameter("out", Annotated[Path, typer.Argument(help=place, metavar=kind)]),
+        *options_of(converter, {"": own_names}, {name: Shown() for name in both}),
         parameter("stores", dict[str, Any]),
         parameter("conversion", dict[str, Any]),
     ]
