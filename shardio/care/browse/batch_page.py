@@ -66,11 +66,7 @@ def _form(job: Job, can_augment: bool) -> str:
             fields.append(choice(name, list(get_args(kinds[name])), value, name))
         elif isinstance(value, bool):
             if can_augment:
-                options = "".join(
-                    f'<option value="{number}"{" selected" * (value == bool(number))}>{words}</option>'
-                    for number, words in enumerate(("no", "yes"))
-                )
-                fields.append(f'<label>{name} <select name="{name}">{options}</select></label>')
+                fields.append(choice(name, ("0", "1"), f"{value:d}", name, ("no", "yes")))
         elif name in ("block", "window") and job.shuffle != "block":
             continue
         else:

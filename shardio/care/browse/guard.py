@@ -7,10 +7,9 @@ is for that path alone.
 """
 
 import secrets
-from collections.abc import Mapping, MutableMapping
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import MutableMapping
 from typing import Any, final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from ...system.html import escaped
 
@@ -40,7 +39,10 @@ class Guard:
         self._app, self._token, self._cookie = app, token.encode(), f"shardio-{port}"
         self._root = f"/{secrets.token_urlsafe(16)}"
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        from starlette.requests import Request
+        from starlette.responses import HTMLResponse, PlainTextResponse
+
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -52,45 +54,31 @@ class Guard:
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == "token"]
-        if _host(headers.get("host", "")) not in _OWN_NAMES:
-            await _answer(with_headers, 403, "These pages are for 127.0.0.1 and localhost alone.")
-        elif scope["method"] != "GET":
-            await _answer(with_headers, 405, "Pages are only read: GET.", {"allow": "GET"})
+        request = Request(scope)
+        answer: Any
+        given = request.query_params.getlist("token")
+        if _host(request.headers.get("host", "")) not in _OWN_NAMES:
+            answer = PlainTextResponse("These pages are for 127.0.0.1 and localhost alone.", 403)
+        elif request.method != "GET":
+            answer = PlainTextResponse("Pages are only read: GET.", 405, {"allow": "GET"})
         elif given and self._is_token(given[0]):
-            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
             place = f"{self._root}/{quote(scope['path'].lstrip('/'))}{'?' * bool(rest)}{rest}"
             # A page that goes on, and no redirect: after one, a link from another site would not bring the cookie.
             cookie = f"{self._cookie}={self._token.decode()}; HttpOnly; SameSite=Strict; Path={self._root}/"
             text = f'<!doctype html><meta http-equiv="refresh" content="0;url={escaped(place)}"><title>shardio</title>'
-            html = {"content-type": "text/html; charset=utf-8", "set-cookie": cookie}
-            await _answer(with_headers, 200, f'{text}<a href="{escaped(place)}">Go on</a>', html)
-        elif self._is_token(self._cookie_in(headers.get("cookie", ""))):
-            await self._app({**scope, "root_path": self._root}, receive, with_headers)
+            answer = HTMLResponse(f'{text}<a href="{escaped(place)}">Go on</a>', headers={"set-cookie": cookie})
+        elif self._is_token(request.cookies.get(self._cookie, "")):
+            answer = self._app
         else:
-            await _answer(with_headers, 403, "Open the address that `shardio browse` printed, with its token.")
+            answer = PlainTextResponse("Open the address that `shardio browse` printed, with its token.", 403)
+        await answer({**scope, "root_path": self._root}, receive, with_headers)
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(errors="replace"), self._token)
-
-    def _cookie_in(self, header: str) -> str:
-        try:
-            found = SimpleCookie(header).get(self._cookie)
-        except CookieError:
-            return ""
-        return "" if found is None else found.value
 
 
 def _host(header: str) -> str:
     """Return the name of a Host header without its port."""
     name, colon, port = header.rpartition(":")
     return name if colon and port.isdigit() else header
-
-
-async def _answer(send: Any, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-    own = {"content-type": "text/plain; charset=utf-8"} | dict(headers or {})
-    listed = [(name.encode(), value.encode("latin-1")) for name, value in own.items()]
-    await send({"type": "http.response.start", "status": status, "headers": listed})
-    await send({"type": "http.response.body", "body": text.encode()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
 from ...system.html import escaped
@@ -25,13 +25,8 @@ def framed(title: str, body: str, *, again: bool = False) -> str:
 
 def link(path: str, **query: object) -> str:
     """Return the address of a page, with the values that are not None or "", as text for an attribute."""
-    return escaped(address(path, query))
-
-
-def address(path: str, query: Mapping[str, object]) -> str:
-    """Return the address of a page, with the values that are not None or ""."""
     rest = urlencode({name: value for name, value in query.items() if value not in (None, "")}, errors="replace")
-    return f"{quote(path)}{'?' * bool(rest)}{rest}"
+    return escaped(f"{quote(path)}{'?' * bool(rest)}{rest}")
 
 
 def error(words: object) -> str:
@@ -48,11 +43,11 @@ def hidden(**values: object) -> str:
     )
 
 
-def choice(name: str, values: list[str], chosen: str, label: str) -> str:
-    """Return a menu of a form."""
+def choice(name: str, values: Sequence[str], chosen: str, label: str, texts: Sequence[str] | None = None) -> str:
+    """Return a menu of a form, which shows each value as it is or as its text."""
     options = "".join(
-        f'<option value="{escaped(value)}"{" selected" * (value == chosen)}>{escaped(value, 60)}</option>'
-        for value in values
+        f'<option value="{escaped(value)}"{" selected" * (value == chosen)}>{escaped(text, 60)}</option>'
+        for value, text in zip(values, texts or values, strict=True)
     )
     return f'<label>{label} <select name="{name}">{options}</select></label>'
 

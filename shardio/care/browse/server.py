@@ -152,21 +152,20 @@ def pages(
         _, number = place(request)
         return sample(dataset, scans, number, request.query_params, tokenizer)
 
-    def picture(request: Request) -> Response:
-        name, number = place(request)
-        try:
-            return Response(small(dataset, name, number), media_type="image/jpeg")
-        except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
-            return Response(as_error(f"{failed}" or type(failed).__name__), media_type="image/svg+xml")
-
-    def full(request: Request) -> Response:
-        name, number = place(request)
-        try:
-            value = image(dataset, name, number, whole_number(request.query_params.get("n", ""), 0))
-            data, kind = whole(value, dataset.fields[name])
+    def picture(make: Callable[[str, int, Request], tuple[bytes, str]]) -> Callable[[Request], Any]:
+        def answer(request: Request) -> Response:
+            name, number = place(request)
+            try:
+                data, kind = make(name, number, request)
+            except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+                data, kind = as_error(f"{failed}" or type(failed).__name__), "image/svg+xml"
             return Response(data, media_type=kind)
-        except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
-            return Response(as_error(f"{failed}" or type(failed).__name__), media_type="image/svg+xml")
+
+        return answers(answer)
+
+    def full(name: str, number: int, request: Request) -> tuple[bytes, str]:
+        value = image(dataset, name, number, whole_number(request.query_params.get("n", ""), 0))
+        return whole(value, dataset.fields[name])
 
     async def failed(request: Request, exception: Exception) -> Response:
         status = exception.status_code if isinstance(exception, HTTPException) else 422
@@ -187,8 +186,8 @@ def pages(
         Route("/classes", html(lambda request: classes(dataset, scans, request.query_params))),
         Route("/batches", html(lambda request: batch_page(dataset, job, transforms, request.query_params))),
         Route("/sample/{number}", html(of_sample)),
-        Route("/small/{field}/{number}", answers(picture)),
-        Route("/image/{field}/{number}", answers(full)),
+        Route("/small/{field}/{number}", picture(lambda name, number, _: (small(dataset, name, number), "image/jpeg"))),
+        Route("/image/{field}/{number}", picture(full)),
         Route("/progress", answers(lambda request: JSONResponse(state_of(dataset, scans, request.query_params)))),
         Route("/static/browse.css", css),
         Route("/static/browse.js", javascript),
