@@ -3,7 +3,8 @@
 import contextlib
 import errno
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -97,28 +98,25 @@ def convert(
         keywords["compression"] = None if compression == "none" else compression
     if keywords["resize"] is not None:
         keywords["resize"] = parse_size(keywords["resize"])
-    world = World.detect()
-    first_rank, place, report = world.rank == 0, as_url(out) or out, keywords["report"]
-    with (
-        advising(report, world, resumed=keywords["resume"]),
-        progress("samples", quiet=not first_rank) as report_progress,
-    ):
-        result = convert_source(
-            source,
-            out,
-            world=world,
-            progress=report_progress,
-            tell=print_note if first_rank else lambda note: None,
-            store_options=store_options,
-            append=append,
-            **keywords,
-        )
-    if first_rank and keywords["dry_run"]:
+    result = run(partial(convert_source, source, out, append=append), store_options=store_options, **keywords)
+    place = as_url(out) or out
+    if result is not None and keywords["dry_run"]:
         _print_estimates(place, result, "would get" if append else "would have")
-    elif first_rank:
-        print_skipped(result.skipped, report)
+    elif result is not None:
         for name, dataset in result.datasets.items():
             print_dataset(place / name if name else place, dataset)
+
+
+def run(make: Callable[..., Conversion], *, report: Path | None, resume: bool, **keywords: Any) -> Conversion | None:
+    """Convert by `make`, with progress, notes and advice, and print what was skipped; return None on other ranks."""
+    world = World.detect()
+    with advising(report, world, resumed=resume), progress("samples", quiet=world.rank > 0) as show:
+        tell = (lambda note: None) if world.rank else print_note
+        result = make(world=world, progress=show, tell=tell, report=report, resume=resume, **keywords)
+    if world.rank:
+        return None
+    print_skipped(result.skipped, report)
+    return result
 
 
 def _print_estimates(out: Path | Url, result: Conversion, would: str) -> None:

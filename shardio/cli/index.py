@@ -1,5 +1,6 @@
 """`shardio index`: make a dataset of files that other programs wrote, in place."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,11 +8,9 @@ import typer
 
 from ..conversion.api import convert
 from ..conversion.indexing import index as adopt_files
-from ..order.world import World
 from ..stores.url import Url
-from ._conversion import WORKERS, advising, print_dataset, print_note, print_skipped
+from ._conversion import WORKERS, print_dataset, run
 from ._options import Shown, options_of, with_options
-from ._progress import progress
 from ._store_options import with_store_option
 
 OPTIONS = options_of(
@@ -74,19 +73,7 @@ def index(
 
       shardio index 's3://bucket/photos/*.tar' -o s3://bucket/photos --store-option region=eu-west-1 --resume
     """
-    world = World.detect()
-    report, resumed = options["report"], options["resume"]
-    with advising(report, world, resumed=resumed), progress("samples", quiet=world.rank > 0) as report_progress:
-        made = adopt_files(
-            paths,
-            output,
-            world=world,
-            progress=report_progress,
-            tell=lambda note: None if world.rank else print_note(note),
-            **stores,
-            **options,
-        )
-    if not world.rank:
+    made = run(partial(adopt_files, paths, output), **stores, **options)
+    if made is not None:
         (dataset,) = made.datasets.values()
-        print_skipped(made.skipped, report)
         print_dataset(dataset.path if isinstance(dataset.path, Url) else Path(output), dataset)
