@@ -3,6 +3,8 @@
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from .. import native
@@ -19,15 +21,21 @@ def describe() -> dict[str, Any]:
     return {
         "processor": cpus.model(),
         "cores": len(cpus.affinity()),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory": physical_memory(),
         "python": platform.python_version(),
         "compiled": native.library() is not None,
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "packages": {name: version for name in PACKAGES if (version := installed((name,)))},
     }
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def physical_memory() -> int:
+    """Return the machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def installed(distributions: Iterable[str]) -> str | None:
+    """Return the version of the first of some distributions that is installed; None if none is."""
+    for name in distributions:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None

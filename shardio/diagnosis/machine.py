@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..bench.machine import physical_memory
 from ..errors import ConfigError
 from ..order.world import World, launcher_variables
 from ..system import control_groups, cpus
@@ -61,13 +62,9 @@ def job() -> list[Finding]:
     return [*launchers, Finding("World", "ok", f"{place}{alone}")]
 
 
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def memory() -> int:
     """Return the bytes of memory that this process may use: the machine's, or its control groups' limit if less."""
-    return int(min(_physical_memory(), control_groups.memory_limit()))
+    return int(min(physical_memory(), control_groups.memory_limit()))
 
 
 def machine() -> list[Finding]:
@@ -76,7 +73,7 @@ def machine() -> list[Finding]:
     quota = "no limit of time" if math.isinf(limit) else f"time for {limit:g}"
     affinity = len(cpus.affinity())
     cores = f"{cpus.usable()} usable: {os.cpu_count()} online, affinity to {affinity}, {quota}"
-    physical = _physical_memory()
+    physical = physical_memory()
     limited = "no limit" if memory() == physical else f"limited to {format_size(memory())}"
     soft, hard = (
         "unlimited" if number == resource.RLIM_INFINITY else str(number)

@@ -1,7 +1,5 @@
 """The packages that shardio needs or can use: which are installed, and whether they import."""
 
-import importlib.metadata
-import importlib.util
 import platform
 import warnings
 from collections.abc import Callable
@@ -9,6 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from .. import __version__, native
+from ..bench.machine import installed
 from ..errors import MissingDependency
 from ..system.optional import load
 from .machine import Finding
@@ -76,7 +75,7 @@ def version_line() -> str:
     """Return what `shardio --version` prints; nothing is imported for it but the compiled part."""
     jpeg = native.jpeg_version()
     compiled = "not compiled" if jpeg is None else f"compiled, libjpeg-turbo {jpeg}"
-    torch = _version(("torch",)) or "not installed"
+    torch = installed(("torch",)) or "not installed"
     return f"shardio {__version__} ({compiled}; Python {platform.python_version()}, torch {torch})"
 
 
@@ -117,7 +116,7 @@ def look_at(package: Package) -> Finding:
         return Finding(package.name, "optional", "not installed", f"for {package.purpose}: {advice}")
     except Exception as error:  # noqa: BLE001  a broken package may raise anything while it is imported
         return _broken(package, error)
-    version = _version(package.distributions) or str(getattr(module, "__version__", "version unknown"))
+    version = installed(package.distributions) or str(getattr(module, "__version__", "version unknown"))
     return Finding(package.name, "ok", f"{version}, {more}" if more else version)
 
 
@@ -130,12 +129,3 @@ def _is_absent(module: str, error: BaseException | None) -> bool:
     """Whether an import failed because the module itself, or a package around it, is not installed."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return name is not None and f"{module}.".startswith(f"{name}.")
-
-
-def _version(distributions: tuple[str, ...]) -> str | None:
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
