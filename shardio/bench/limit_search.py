@@ -89,19 +89,16 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
         ranks.turn(max(1.0, config.warmup), 0.0)
         free = ranks.turn(seconds, 0.0)  # as fast as input alone allows
         shortest = bisect(reaches, accelerator.pass_mark * max(turn.seconds_per_step for turn in free))
+    rate = config.samples_per_step / shortest
     return Limit(
         config=replace(config, step_time=shortest),
         pass_mark=accelerator.pass_mark,
         step_seconds=shortest,
-        samples_per_second=config.samples_per_step / shortest * next(
-            probe.utilisation for probe in probes if probe.step_seconds == shortest
-        ),
-        accelerators=None
-        if config.emulate is None
-        else config.ranks * config.samples_per_step / shortest / known(config.emulate).samples_per_second,
+        samples_per_second=rate * next(probe.utilisation for probe in probes if probe.step_seconds == shortest),
+        accelerators=None if config.emulate is None else config.ranks * rate / known(config.emulate).samples_per_second,
         probes=probes,
         sample_bytes=sample_bytes,
-    )  # fmt: skip
+    )
 
 
 def bisect(reaches: Callable[[float], bool], guess: float) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Semaphore
-from types import TracebackType
 from typing import Any, Self, TypeAlias, final
 
 from ..errors import PipelineStalled, ShardioError
@@ -108,9 +107,7 @@ class RankProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for process in self._ranks:
             process.terminate()
         for process in self._ranks:
