@@ -1,8 +1,6 @@
 """Reading samples to examine them, whatever is wrong with some: what `verify` and `stats` share."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -10,8 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..dataset.dataset import Dataset
-from ..dataset.dataset import open as open_dataset
-from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import AccessDenied, BadSample, ConfigError, DatasetError, StoreUnavailable
 from ..format.fields import Field
@@ -25,15 +21,6 @@ BLOCK_BYTES = 32 << 20
 
 ReadBlock: TypeAlias = tuple[Indices, Mapping[str, Any] | Exception]
 """Some samples and their stored fields, or one sample and the reason why it cannot be read."""
-
-
-def opened(dataset: str | os.PathLike[str] | Dataset, access: StoreAccess) -> AbstractContextManager[Dataset]:
-    """Open a dataset given as a path or URL, and close it at the end of the `with` block; leave a Dataset open."""
-    if isinstance(dataset, Dataset):
-        return nullcontext(dataset)
-    if isinstance(dataset, BaseDataset):
-        raise ConfigError(f"the files of a stored dataset are verified, got {dataset!r}: give the dataset it is of")
-    return closing(open_dataset(dataset, access))
 
 
 def blocks(dataset: BaseDataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:

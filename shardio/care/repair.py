@@ -61,10 +61,6 @@ class ShardRepair:
         lost = "an unknown number" if self.lost is None else self.lost
         return f"{self.shard}: {'; '.join(self.reasons)}: {counted(self.kept, 'sample')} kept, {lost} lost"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same for JSON."""
-        return asdict(self) | {"reasons": list(self.reasons)}
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -101,7 +97,7 @@ class Repair:
             "digest": self.manifest.digest,
             "same": self.same,
             "notes": list(self.notes),
-            "shards": [shard.to_dict() for shard in self.shards],
+            "shards": [asdict(shard) for shard in self.shards],
         }
 
 

@@ -52,7 +52,8 @@ def sheet(blocks: Sequence[Block], columns: int) -> Drawing:
     """Return a drawing of one or more blocks, one above the other, with up to `columns` cards in a row."""
     parts = [part for block in blocks for part in _block(block, columns)]
     width = max(part.shape[1] for part in parts)
-    return np.concatenate([_padded(part, part.shape[0], width) for part in parts])
+    beside = [((0, 0), (0, width - part.shape[1]), (0, 0)) for part in parts]
+    return np.concatenate([np.pad(p, w, constant_values=_BACKGROUND) for p, w in zip(parts, beside, strict=True)])
 
 
 def _block(block: Block, columns: int) -> list[Drawing]:
@@ -130,12 +131,6 @@ def _arranged(tiles: Sequence[Drawing], columns: int) -> Drawing:
         y, x = number // columns * height + GAP, number % columns * width + GAP
         arranged[y : y + tile.shape[0], x : x + tile.shape[1]] = tile
     return arranged
-
-
-def _padded(drawing: Drawing, height: int, width: int) -> Drawing:
-    padded = _blank(height, width)
-    padded[: drawing.shape[0], : drawing.shape[1]] = drawing
-    return padded
 
 
 def _blank(height: int, width: int) -> Drawing:

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -84,8 +84,22 @@ def stage(
         _check_room(", ".join(found), shards)
         before = [one.fetched for one in shards]
         items = [(one, number) for dataset, one in found.values() for number in range(len(dataset.manifest.shards))]
-        state = _Progress(progress, sum(one.stored_bytes for one in shards))
-        problems = [text for text in in_order(lambda item: _stage(*item, state), items, THREADS) if text is not None]
+        done, total, lock = 0, sum(one.stored_bytes for one in shards), threading.Lock()
+
+        def fetch(item: tuple[RemoteShards, int]) -> str | None:
+            """Stage a shard; return what is wrong with it."""
+            nonlocal done
+            try:
+                for size in item[0].stage(item[1]):
+                    with lock:
+                        done += size
+                        if progress is not None:
+                            progress(done, max(total, done))
+            except StoreError as error:
+                return str(error)
+            return None
+
+        problems = [text for text in in_order(fetch, items, THREADS) if text is not None]
         problems += [
             f"{one.path(number)}: other processes took its room in the cache"
             for one, number in (() if problems else items)
@@ -95,7 +109,7 @@ def stage(
     return Staged(
         folder=str(shards[0].cache.folder),
         shards=len(items),
-        bytes=state.done,
+        bytes=done,
         fetched=sum(one.bytes for one in fetched),
         requests=sum(one.requests for one in fetched),
         seconds=time.monotonic() - begun,
@@ -122,28 +136,3 @@ def _check_room(name: str, shards: list[RemoteShards]) -> None:
             f"{cache.folder}: its disk has room for {format_size(room)}, and {name} takes {format_size(needed)}: free "
             "space on it, or give a folder on another disk"
         )
-
-
-class _Progress:
-    """Counts bytes of several threads."""
-
-    def __init__(self, told: Callable[[int, int], None] | None, total: int) -> None:
-        self._told, self._total, self.done = told, total, 0
-        self._lock = threading.Lock()
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self.done += size
-            if self._told is not None:
-                self._told(self.done, max(self._total, self.done))
-
-
-def _stage(shards: RemoteShards, number: int, state: _Progress) -> str | None:
-    """Stage a shard; return what is wrong with it."""
-    parts: Iterator[int] = shards.stage(number)
-    try:
-        for size in parts:
-            state.add(size)
-    except StoreError as error:
-        return str(error)
-    return None

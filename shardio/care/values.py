@@ -27,8 +27,7 @@ def stored_value(dataset: ReadableDataset, name: str, index: int, most: int) -> 
 
     Raises what reading raises.
     """
-    selection = dataset.selection(np.array([index]), most)
-    return selection.stored(name)[0]
+    return dataset.selection(np.array([index]), most).stored(name)[0]
 
 
 def missing(dataset: ReadableDataset, name: str, index: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
@@ -22,7 +24,8 @@ from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, pr
 from ..system.threads import in_order
 from ..system.types import Indices
 from ..views.readable import Location
-from .examine import blocks, concerns_data, decode, opened, read_blocks, reason, threads
+from ..views.view import BaseDataset
+from .examine import blocks, concerns_data, decode, read_blocks, reason, threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,9 @@ def verify(
     if most < 0:
         raise ConfigError("{most} must be at least 0, got {}", most)
     access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
-    with opened(dataset, access) as source:
+    if isinstance(dataset, BaseDataset) and not isinstance(dataset, Dataset):
+        raise ConfigError(f"the files of a stored dataset are verified, got {dataset!r}: give the dataset it is of")
+    with nullcontext(dataset) if isinstance(dataset, Dataset) else closing(open_dataset(dataset, access)) as source:
         shards = source.manifest.shards
         digest = checksums.Digest(source.fields)
         found: list[Problem] = []
