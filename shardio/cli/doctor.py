@@ -47,7 +47,8 @@ def doctor(
     groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
     if dataset is not None:
         groups["storage"] = diagnosis.storage(dataset, access)
-    print(_as_json(groups) if as_json else _table(groups))
+    told = {group: {found.name: _plain(found) for found in findings} for group, findings in groups.items()}
+    print(json.dumps(told, indent=1) if as_json else _table(groups))
     broken = [finding.name for findings in groups.values() for finding in findings if finding.state == "broken"]
     if broken:
         raise ShardioError(f"broken: {', '.join(broken)}")
@@ -62,11 +63,6 @@ def _table(groups: Mapping[str, Sequence[Finding]]) -> str:
             told = f"{found.value}: {found.advice}" if found.advice else found.value
             lines.append(f"  {_MARKS[found.state]:8}  {found.name:{width}}  {told}")
     return "\n".join(lines)
-
-
-def _as_json(groups: Mapping[str, Sequence[Finding]]) -> str:
-    told = {group: {found.name: _plain(found) for found in findings} for group, findings in groups.items()}
-    return json.dumps(told, indent=1)
 
 
 def _plain(found: Finding) -> dict[str, Any]:
