@@ -13,7 +13,7 @@ from ...views.readable import ReadableDataset
 from ..sheet import Card
 from .batches import Job, Shown, batch_of
 from .grid import pictured_field
-from .page import choice, error, framed, link, whole_number
+from .page import choice, error, framed, link, step, whole_number
 from .pictures import LARGEST, colored_levels, inline_png
 
 PER_PAGE = 24
@@ -79,10 +79,8 @@ def _steps(shown: Shown) -> str:
     job = shown.job
 
     def to(there: bool, text: str, rel: str = "", first: int = 0, **changes: Any) -> str:
-        if not there:
-            return f'<span class="soft">{text}</span>'
-        mark = f' rel="{rel}"' if rel else ""
-        return f'<a{mark} href="{link("/batches", **_query(replace(job, **changes), first))}">{text}</a>'
+        place = link("/batches", **_query(replace(job, **changes), first)) if there else None
+        return step(place, text, rel)
 
     last = shown.first + len(shown.indices)
     parts = [

@@ -14,7 +14,7 @@ from ...system.html import escaped
 from ...views.classes import names_by_field
 from ...views.readable import ReadableDataset
 from ..values import class_name, missing, number_text, stored_value
-from .page import choice, error, framed, hidden, link, whole_number
+from .page import choice, error, framed, hidden, link, step, whole_number
 from .pictures import picturable
 from .scan import Chosen, Counts, Scan, Scans
 
@@ -143,8 +143,7 @@ def grid(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> st
 def _pager(path: str, page: int, pages: int, *, open_end: bool = False, **keep: str | None) -> str:
     def to(number: int, text: str, rel: str) -> str:
         there = 1 <= number <= pages and number != page
-        place = link(path, **keep, page=number)
-        return f'<a rel="{rel}" href="{place}">{text}</a>' if there else f'<span class="soft">{text}</span>'
+        return step(link(path, **keep, page=number) if there else None, text, rel)
 
     of = f"of {pages:,}{' so far' * open_end}"
     return (

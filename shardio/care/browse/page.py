@@ -29,6 +29,14 @@ def link(path: str, **query: object) -> str:
     return escaped(f"{quote(path)}{'?' * bool(rest)}{rest}")
 
 
+def step(place: str | None, text: str, rel: str = "") -> str:
+    """Return a link to a page nearby, whose address `link` made; its text alone if there is no such page."""
+    if place is None:
+        return f'<span class="soft">{text}</span>'
+    mark = f' rel="{rel}"' if rel else ""
+    return f'<a{mark} href="{place}">{text}</a>'
+
+
 def error(words: object) -> str:
     """Return the text of an error as HTML."""
     return f'<p class="error" role="alert">{escaped(words, 2000)}</p>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from ...views.classes import names_by_field
 from ...views.readable import ReadableDataset, decoded
 from ..values import class_name, missing, number_text, stored_value
 from . import arrays
-from .arrays import Cut, Empty, Part, asked_cut, is_tokens, usual_cut
+from .arrays import Empty, Part, asked_cut, is_tokens, usual_cut
 from .grid import Samples, progress
-from .page import error, framed, hidden, link
+from .page import error, framed, hidden, link, step
 from .pictures import SECONDS, grey, image, inline_png
 from .scan import Scans
 
@@ -35,6 +36,17 @@ _MOST_STORED = 1 << 25  # bytes of a value of any size
 _MOST_WHOLE = 1 << 24  # bytes of an array whose figures are of all its numbers
 _MOST_IMAGES = 32  # of a list
 _BINS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A sample, with what its page was asked for, and what links on it keep."""
+
+    dataset: ReadableDataset
+    number: int
+    query: Mapping[str, str]
+    keep: Mapping[str, str]
+    tokenizer: TextEncoder | None
 
 
 def sample(
@@ -50,18 +62,14 @@ def sample(
     samples = Samples(dataset, scans, condition)
     before, after = samples.around(number)
     keep = {"where": condition, "field": field}
+    shown = _Shown(dataset, number, query, keep, tokenizer)
 
-    def step(to: int | None, text: str, rel: str) -> str:
-        return (
-            f'<a rel="{rel}" href="{link(f"/sample/{to}", **keep)}">{text}</a>'
-            if to is not None
-            else (f'<span class="soft">{text}</span>')
-        )
+    def to(number: int | None, text: str, rel: str) -> str:
+        return step(None if number is None else link(f"/sample/{number}", **keep), text, rel)
 
-    up = link("/", **keep)
     parts = [
-        f'<p class="pager">{step(before, "◀ previous", "prev")} <a rel="up" href="{up}">all samples</a> '
-        f"{step(after, 'next ▶', 'next')}</p>",
+        f'<p class="pager">{to(before, "◀ previous", "prev")} {step(link("/", **keep), "all samples", "up")} '
+        f"{to(after, 'next ▶', 'next')}</p>",
         f"<h1>Sample {number:,}</h1>",
         _place(dataset, number),
         error(samples.error) if samples.error else "",
@@ -70,7 +78,7 @@ def sample(
     for name, kind in dataset.fields.items():
         parts.append(
             f'<section id="{escaped(name)}"><h2>{escaped(name)} <small>{escaped(describe(kind))}</small></h2>'
-            f"{_value(dataset, name, kind, number, query, keep, tokenizer)}</section>"
+            f"{_value(shown, name, kind)}</section>"
         )
     return framed(f"Sample {number}", "\n".join(parts))
 
@@ -88,21 +96,14 @@ def _place(dataset: ReadableDataset, number: int) -> str:
     )
 
 
-def _value(
-    dataset: ReadableDataset,
-    name: str,
-    field: Field,
-    number: int,
-    query: Mapping[str, str],
-    keep: Mapping[str, object],
-    tokenizer: TextEncoder | None,
-) -> str:
+def _value(shown: _Shown, name: str, field: Field) -> str:
     """Return a value as HTML, or why it cannot be shown."""
+    dataset, number = shown.dataset, shown.number
     try:
         if missing(dataset, name, number):
             return '<p class="soft">This sample has no value.</p>'
         if field.kind == "array":
-            return _array(dataset, name, field, number, query, keep, tokenizer)
+            return _array(shown, name, field)
         if field.is_image:
             return _image(dataset, name, field, number)
         with helper_process.time_limit(SECONDS):
@@ -115,13 +116,13 @@ def _value(
                 return _text(bytes(stored[: 4 * _MOST_TEXT]).decode(errors="replace"), f"{len(stored):,} bytes")
             (value,) = decoded(dataset, name, [stored], np.array([number]))
         if field.kind == "images":
-            shown = "".join(
+            figures = "".join(
                 f'<figure><img loading="lazy" alt="" src="{link(f"/image/{name}/{number}", n=place)}">'
                 f"<figcaption>{place}: {_header(file)}</figcaption></figure>"
                 for place, file in enumerate(value[:_MOST_IMAGES])
             )
             more = f'<p class="soft">{len(value) - _MOST_IMAGES} more</p>' if len(value) > _MOST_IMAGES else ""
-            return f'<p class="soft">{len(value)} images</p><div class="images">{shown}</div>{more}'
+            return f'<p class="soft">{len(value)} images</p><div class="images">{figures}</div>{more}'
         if field.kind == "text":
             return _text(value, f"{len(value):,} characters")
         return _text(_indented(value), f"{len(stored):,} bytes")
@@ -194,16 +195,9 @@ def _bytes(data: bytes, size: int) -> str:
     return f'<p class="soft">{size:,} bytes{more}</p><pre>{escaped(chr(10).join(lines))}</pre>'
 
 
-def _array(
-    dataset: ReadableDataset,
-    name: str,
-    field: Field,
-    number: int,
-    query: Mapping[str, str],
-    keep: Mapping[str, object],
-    tokenizer: TextEncoder | None,
-) -> str:
-    asked = query.get(f"at.{name}", "").strip()
+def _array(shown: _Shown, name: str, field: Field) -> str:
+    dataset, number = shown.dataset, shown.number
+    asked = shown.query.get(f"at.{name}", "").strip()
     parts = []
     try:
         part = arrays.read(dataset, name, number, asked_cut(asked) if asked else usual_cut)
@@ -212,9 +206,9 @@ def _array(
         part = arrays.read(dataset, name, number, usual_cut)
     parts.append(f'<p class="soft">shape {_shape(part.shape)}, {escaped(field.row_dtype.name)}</p>')
     if part.shape:
-        parts.append(_form(name, part, number, keep))
-    if tokenizer is not None and is_tokens(field):
-        parts.append(f'<pre dir="auto">{escaped(tokenizer.decode(part.values[:_MOST_TEXT]), _MOST_TEXT)}</pre>')
+        parts.append(_form(name, part, number, shown.keep))
+    if shown.tokenizer is not None and is_tokens(field):
+        parts.append(f'<pre dir="auto">{escaped(shown.tokenizer.decode(part.values[:_MOST_TEXT]), _MOST_TEXT)}</pre>')
     parts.append(_drawn(name, field, part))
     every = arrays.whole(dataset, name, number, _MOST_WHOLE)
     of = "of the whole array" if every is not None or part.values.size == np.prod(part.shape) else "of what is shown"
@@ -230,17 +224,17 @@ def _form(name: str, part: Part, number: int, keep: Mapping[str, object]) -> str
     """Return the form that chooses a slice, with links to its neighbours along each axis that is not shown."""
     cut, place = part.cut, f"/sample/{number}"
 
-    def to(other: Cut, text: str) -> str:
-        return f'<a href="{link(place, **keep, **{f"at.{name}": other})}#{escaped(name)}">{text}</a>'
+    def to(axis: int, at: int, text: str) -> str:
+        there = 0 <= at < part.shape[axis]
+        other = f"{link(place, **keep, **{f'at.{name}': cut.moved(axis, at)})}#{escaped(name)}"
+        return step(other if there else None, text)
 
     steps = []
     for axis, length in enumerate(part.shape):
         if axis in cut.kept or length == 1:
             continue
         at = cut.begins[axis]
-        before = to(cut.moved(axis, at - 1), "◀") if at > 0 else '<span class="soft">◀</span>'
-        after = to(cut.moved(axis, at + 1), "▶") if at + 1 < length else '<span class="soft">▶</span>'
-        steps.append(f"<span>axis {axis}: {before} {at:,} of {length:,} {after}</span>")
+        steps.append(f"<span>axis {axis}: {to(axis, at - 1, '◀')} {at:,} of {length:,} {to(axis, at + 1, '▶')}</span>")
     return (
         f'<form action="{place}#{escaped(name)}" class="slice">{hidden(**keep)}<label>slice '
         f'<input name="at.{escaped(name)}" value="{escaped(cut)}" spellcheck="false" '

@@ -131,10 +131,7 @@ def pages(
         return endpoint
 
     def html(make: Callable[[Request], str]) -> Callable[[Request], Any]:
-        def answer(request: Request) -> Response:
-            return HTMLResponse(rooted(request, make(request)))
-
-        return answers(answer)
+        return answers(lambda request: HTMLResponse(rooted(request, make(request))))
 
     def rooted(request: Request, page: str) -> str:
         """Return a page with its own addresses below the path that the guard has chosen, if that asked for it."""
