@@ -24,8 +24,8 @@ from ...system.threads import in_order
 from ...system.types import Indices
 from ...views.view import BaseDataset
 from ..examine import blocks, read_blocks, reason, threads
-from .counting import FieldCounter, SourceCounter, holds_integers, inspect
-from .field_view import Axes, FieldView, FillValues, views
+from .counting import FieldCounter, SourceCounter, holds_integers
+from .field_view import Axes, FillValues, views
 from .figures import BadValue
 from .figures import DatasetStats as DatasetStats
 from .figures import FieldStats as FieldStats
@@ -81,8 +81,8 @@ def stats(
     source = as_dataset(dataset, access)
     seen = views(source.fields, fill_values or {}, channel_axis or {})
     counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
-    label = source.fields.get("label")
-    labels = None if label is None or not holds_integers(label) else (label, seen["label"])
+    labels = counters.get("label")
+    labels = labels if labels is not None and holds_integers(labels.field) else None
     sources = {name: SourceCounter(names, labels) for name, names in source.id_columns.items() if names}
     for first in range(0, len(source), _COUNTED_SAMPLES):
         last = min(first + _COUNTED_SAMPLES, len(source))
@@ -94,7 +94,20 @@ def stats(
             of_source.count(source.sample_ids(numbers)[name], selection)
         report_progress("counting", last, len(source))
     most = len(source) if sample == "all" else min(sample, len(source))
-    sampled, bad = _inspect(source, counters, seen, most, seed, thread_count, report_progress)
+    chosen = np.arange(len(source))
+    if most < len(source):
+        chosen = np.sort(Permutation(len(source), derive(seed, _SAMPLE_KEY))(np.arange(most)))
+    chosen = np.sort(_numbers(source, seed, chosen))
+    decoded = {name: c for name, c in counters.items() if c.field.kind not in ("scalar", "bytes")}
+    sampled, bad = 0, list[BadValue]()
+    work = partial(_inspect_block, source, decoded)
+    parts = blocks(source, chosen, _DECODED_SAMPLES) if decoded else ()
+    for size, inspected, found in in_order(work, parts, thread_count):
+        for name, values in inspected.items():
+            counters[name].add(values)
+        bad += found
+        sampled += size
+        report_progress("decoding", sampled, len(chosen))
     fields = {
         name: counter.stats(source.metadata, len(source) if most < len(source) else 0)
         for name, counter in counters.items()
@@ -110,7 +123,7 @@ def stats(
         bytes=None if shards is None else int(shards.bytes.sum()),
         sampled=sampled,
         seed=seed,
-        bad=bad,
+        bad=tuple(bad),
         fields=fields,
         sources={
             name: counter.sources(fields["label"].classes if labels else None) for name, counter in sources.items()
@@ -123,59 +136,29 @@ def _numbers(dataset: BaseDataset, seed: int, positions: Indices) -> Indices:
     return dataset.plan(seed, None, 1, 1).lookup(positions)[0] if dataset.orders_itself else positions
 
 
-def _inspect(
-    dataset: BaseDataset,
-    counters: Mapping[str, FieldCounter],
-    seen: Mapping[str, FieldView],
-    sample: int,
-    seed: int,
-    thread_count: int,
-    progress: Progress,
-) -> tuple[int, tuple[BadValue, ...]]:
-    """Count the values of a random sample; return the number of samples read, and their bad values."""
-    names = [name for name, field in dataset.fields.items() if field.kind not in ("scalar", "bytes")]
-    chosen = np.arange(len(dataset))
-    if sample < len(dataset):
-        chosen = np.sort(Permutation(len(dataset), derive(seed, _SAMPLE_KEY))(np.arange(sample)))
-    chosen = np.sort(_numbers(dataset, seed, chosen))
-    if not names:
-        return 0, ()
-    done = 0
-    all_bad: list[BadValue] = []
-    work = partial(_inspect_block, dataset, {name: seen[name] for name in names})
-    for size, inspected, bad in in_order(work, blocks(dataset, chosen, _DECODED_SAMPLES), thread_count):
-        for name, values in inspected.items():
-            counters[name].add(values)
-        all_bad += bad
-        done += size
-        progress("decoding", done, len(chosen))
-    return done, tuple(all_bad)
-
-
 def _inspect_block(
-    dataset: BaseDataset, seen: Mapping[str, FieldView], indices: Indices
+    dataset: BaseDataset, counters: Mapping[str, FieldCounter], indices: Indices
 ) -> tuple[int, dict[str, list[Any]], list[BadValue]]:
     """Read and decode fields of samples of one shard; return how many samples, what to count by field, bad values."""
-    inspected: dict[str, list[Any]] = {name: [] for name in seen}
+    inspected: dict[str, list[Any]] = {name: [] for name in counters}
     bad: list[BadValue] = []
-    present = {name: present_column(name) for name in seen if dataset.fields[name].optional}
-    for part, columns in read_blocks(dataset, indices, [*seen, *present.values()]):
+    present = {name: present_column(name) for name, counter in counters.items() if counter.field.optional}
+    for part, columns in read_blocks(dataset, indices, [*counters, *present.values()]):
         if isinstance(columns, Exception):
             location = dataset.locate(int(part[0]))
             bad.append(BadValue(location, None, reason(columns, dataset, location.shard)))
             continue
-        for name, view in seen.items():
-            field = dataset.fields[name]
+        for name, counter in counters.items():
             there = columns[present[name]] if name in present else np.ones(len(part), np.bool_)
-            if field.fixed:
+            if counter.field.fixed:
                 if there.any():
-                    inspected[name].append(inspect(field, columns[name][there], view))
+                    inspected[name].append(counter.inspect(columns[name][there]))
                 continue
             for index, stored, has in zip(part.tolist(), columns[name], there.tolist(), strict=True):
                 if not has:
                     continue
                 try:
-                    inspected[name].append(inspect(field, bytes(stored), view))
+                    inspected[name].append(counter.inspect(bytes(stored)))
                 except BadSample as error:
                     bad.append(BadValue(dataset.locate(index), name, f"{error}"))
     return len(indices), inspected, sorted(bad, key=lambda value: value.location.index)

@@ -240,10 +240,13 @@ class FieldCounter:
         field: the declaration of the field.
         samples: the number of samples in the dataset.
         view: what of its values counts, and by which axis.
+
+    Attributes:
+        field, view: as given.
     """
 
     def __init__(self, name: str, field: Field, samples: int, view: FieldView) -> None:
-        self._name, self._field, self._samples, self._view = name, field, samples, view
+        self._name, self.field, self._samples, self.view = name, field, samples, view
         self._numbers = ValueCounts(np.int64 if holds_integers(field) else np.float64)
         self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
         self._image_sizes = ValueCounts(np.int64, _round_sizes)
@@ -267,30 +270,55 @@ class FieldCounter:
     def count(self, selection: SelectedSamples) -> None:
         """Count stored sizes, image sizes and scalars, for which no sample is read."""
         there: Any = slice(None)
-        if self._field.optional:
+        if self.field.optional:
             there = selection.column(present_column(self._name))
             self._missing += int(np.count_nonzero(~there))
-        if not self._field.fixed:
+        if not self.field.fixed:
             self._stored_sizes.add(selection.sizes(self._name)[there])
-        if self._field.has_lengths:
+        if self.field.has_lengths:
             self._lengths.add(selection.column(length_column(self._name))[there])
-        if self._field.kind == "image":
+        if self.field.kind == "image":
             heights, widths = selection.column(shape_column(self._name))[there].astype(np.int64).T
             self._image_sizes.add(_pack(heights, widths))
-        if self._field.kind == "scalar":
+        if self.field.kind == "scalar":
             numbers = selection.column(self._name)[there]
-            self._values = combine(self._values, values_of(numbers, self._view.fill_values))
-            numbers = without(numbers, self._view.fill_values)
+            self._values = combine(self._values, values_of(numbers, self.view.fill_values))
+            numbers = without(numbers, self.view.fill_values)
             magnitudes = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
             self._numbers.add(magnitudes[np.isfinite(magnitudes)])
 
+    def inspect(self, stored: Any) -> Any:
+        """Return what `add` counts of one stored value, on any thread; raise BadSample if the value does not decode.
+
+        For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
+        """
+        field, view = self.field, self.view
+        if field.kind == "pixels":
+            return len(stored), "pixels", None, *_pixels(field, stored)
+        if field.fixed:
+            return _inspect_arrays(field.shape, stored, view)
+        value = decode(field, stored)
+        match field.kind:
+            case "image":
+                encoding = images.sniff(stored) or "other"
+                coding = None
+                if encoding == "jpeg" and field.role != "mask":
+                    found = images.jpeg_coding(stored)
+                    other = "progressive" if found.process == _PROGRESSIVE else "other"
+                    coding = "baseline" if found.baseline else other
+                return 1, encoding, coding, *_pixels(field, value[None])
+            case "text":
+                return len(value)
+            case "array":
+                return _inspect_arrays(value.shape, value[None], view)
+
     def add(self, inspected: Sequence[Any]) -> None:
         """Count what `inspect` returned for several values."""
-        match self._field.kind:
+        match self.field.kind:
             case "image" | "pixels":
                 for count, encoding, jpeg_coding, shares, means in inspected:
                     self._encodings[encoding] += count
-                    if self._field.role == "mask":
+                    if self.field.role == "mask":
                         for number, share in shares.items():
                             self._pixel_classes[number] += share
                         continue
@@ -316,21 +344,21 @@ class FieldCounter:
             metadata: the dataset's, which may name the classes.
             population: the number of samples of which those that were read are a random choice; 0 if all were read.
         """
-        kind = self._field.kind
+        kind, axes = self.field.kind, self.view.axes
         errors = [error.error(population) for error in self._errors]
         values = replace(self._values, error=errors[-1] if kind == "array" else None)
         return FieldStats(
-            field=self._field,
+            field=self.field,
             sizes=self._stored_sizes.spread(growing=True),
-            images=self._images(errors) if self._field.is_image else None,
+            images=self._images(errors) if self.field.is_image else None,
             classes=self._classes(metadata) if kind == "scalar" else None,
             values=values if kind in ("scalar", "array") else None,
             channels=tuple(replace(c, error=e) for c, e in zip(self._channels, errors, strict=False)),
             spread=self._numbers.spread(),
             lengths=self._lengths.spread(),
-            shapes=() if self._field.fixed or self._field.ragged else tuple(self._shapes.most_common(MOST_COMMON)),
-            channel_axis=_one_or_all(self._view.axes),
-            fill_values=self._view.fill_values,
+            shapes=() if self.field.fixed or self.field.ragged else tuple(self._shapes.most_common(MOST_COMMON)),
+            channel_axis=axes if len(axes) > 1 else next(iter(axes), None),
+            fill_values=self.view.fill_values,
             missing=self._missing,
         )
 
@@ -365,7 +393,7 @@ class FieldCounter:
         names = list(map(str, listed)) if isinstance(listed, list) else []
         limit = max(MOST_CLASSES, len(names))
         counted = self._numbers
-        if self._field.row_dtype.kind not in "iub" or not counted.exact or not 0 < len(counted.values) <= limit:
+        if self.field.row_dtype.kind not in "iub" or not counted.exact or not 0 < len(counted.values) <= limit:
             return None
         pairs = zip(counted.values.tolist(), counted.counts.tolist(), strict=True)
         counts = {int(value): count for value, count in pairs}
@@ -385,11 +413,11 @@ class SourceCounter:
 
     Args:
         names: the sources.
-        label: the field `label`, and what of its values counts; None if there is no such field of whole numbers.
+        labels: counts the field `label`; None if there is no such field of whole numbers.
     """
 
-    def __init__(self, names: Sequence[str], label: tuple[Field, FieldView] | None) -> None:
-        self._names, self._label = tuple(names), label
+    def __init__(self, names: Sequence[str], labels: FieldCounter | None) -> None:
+        self._names, self._label = tuple(names), labels
         self._counts = np.zeros(len(names), np.int64)
         self._labels = [ValueCounts(np.int64) for _ in names]
 
@@ -398,11 +426,10 @@ class SourceCounter:
         self._counts += np.bincount(numbers, minlength=len(self._names))
         if self._label is None:
             return
-        field, view = self._label
-        labels = selection.column("label")
-        there = selection.column(present_column("label")) if field.optional else np.ones(len(labels), np.bool_)
+        labels, optional = selection.column("label"), self._label.field.optional
+        there = selection.column(present_column("label")) if optional else np.ones(len(labels), np.bool_)
         for number in np.unique(numbers[there]).tolist():
-            self._labels[number].add(without(labels[there & (numbers == number)], view.fill_values))
+            self._labels[number].add(without(labels[there & (numbers == number)], self._label.view.fill_values))
 
     def sources(self, classes: Classes | None) -> Sources:
         """Return the counts; `classes` are those of the field `label`."""
@@ -415,34 +442,6 @@ class SourceCounter:
 def holds_integers(field: Field) -> bool:
     """Return whether a field holds scalars that int64 holds."""
     return field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
-
-
-def inspect(field: Field, stored: Any, view: FieldView) -> Any:
-    """Return what `FieldCounter.add` counts of one stored value; raise BadSample if the value does not decode.
-
-    For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
-    """
-    if field.kind == "pixels":
-        return len(stored), "pixels", None, *_pixels(field, stored)
-    if field.fixed:
-        return _inspect_arrays(field.shape, stored, view)
-    value = decode(field, stored)
-    match field.kind:
-        case "image":
-            encoding = images.sniff(stored) or "other"
-            coding = None
-            if encoding == "jpeg" and field.role != "mask":
-                found = images.jpeg_coding(stored)
-                coding = "baseline" if found.baseline else "progressive" if found.process == _PROGRESSIVE else "other"
-            return 1, encoding, coding, *_pixels(field, value[None])
-        case "text":
-            return len(value)
-        case "array":
-            return _inspect_arrays(value.shape, value[None], view)
-
-
-def _one_or_all(axes: tuple[int, ...]) -> int | tuple[int, ...] | None:
-    return axes if len(axes) > 1 else axes[0] if axes else None
 
 
 def _inspect_arrays(shape: Any, stored: NDArray[Any], view: FieldView) -> Any:
