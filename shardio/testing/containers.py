@@ -7,13 +7,13 @@ Example:
         container = MyContainer()
 """
 
-import contextlib
 import multiprocessing
 import os
 import pickle
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,9 @@ class ReaderContract:
         return [b"".join(raw_of(reader, [4, 1, 4], name)) for name in self.fields]
 
     def _read_all(self, path: Path) -> None:
-        reader = self.container.reader(path, with_hidden(self.fields))
-        try:
+        with closing(self.container.reader(path, with_hidden(self.fields))) as reader:
             for name in with_hidden(self.fields):
                 reader.read(np.arange(len(reader)), name)
-        finally:
-            reader.close()
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
@@ -67,9 +64,8 @@ class ReaderContract:
     @pytest.fixture
     def reader(self, path: Path) -> Iterator[Reader]:
         """An open shard with every kind of field."""
-        reader = self.container.reader(self.write(path), with_hidden(self.fields))
-        yield reader
-        reader.close()
+        with closing(self.container.reader(self.write(path), with_hidden(self.fields))) as reader:
+            yield reader
 
     @pytest.mark.parametrize(
         "rows",
@@ -141,13 +137,10 @@ class ReaderContract:
 
     def test_pickle(self, reader: Reader) -> None:
         """A reader that was pickled and unpickled reads the same values."""
-        copy = pickle.loads(pickle.dumps(reader))  # noqa: S301
-        try:
+        with closing(pickle.loads(pickle.dumps(reader))) as copy:  # noqa: S301
             for name in self.fields:
                 np.testing.assert_array_equal(copy.read(np.array([8, 1]), name), reader.read(np.array([8, 1]), name))
             assert len(copy) == COUNT
-        finally:
-            copy.close()
 
     def test_fork(self, reader: Reader) -> None:
         """A forked child reads with the reader that it inherits, and the parent can still read."""
@@ -200,13 +193,12 @@ class ReaderContract:
 
     def test_no_samples(self, path: Path) -> None:
         """A shard without samples can be written and read."""
-        reader = self.container.reader(self.write(path, count=0), with_hidden(self.fields))
-        assert len(reader) == 0
-        for name in with_hidden(self.fields):
-            assert len(reader.read(np.array([], np.int64), name)) == 0
-            with pytest.raises(IndexError):
-                reader.read(np.array([0]), name)
-        reader.close()
+        with closing(self.container.reader(self.write(path, count=0), with_hidden(self.fields))) as reader:
+            assert len(reader) == 0
+            for name in with_hidden(self.fields):
+                assert len(reader.read(np.array([], np.int64), name)) == 0
+                with pytest.raises(IndexError):
+                    reader.read(np.array([0]), name)
 
     @pytest.mark.parametrize("part", [0, 0.01, 0.3, 0.7])
     def test_cut_short(self, path: Path, part: float) -> None:
@@ -302,9 +294,8 @@ class ContainerContract(ReaderContract):
         writer.append(stored(1))
         writer.close()
         writer.close()
-        reader = self.container.reader(path, with_hidden(FIELDS))
-        assert [values_of(reader, [0, 1], name) for name in ("label", "caption")] == [[-5, -4], ["", "plain1"]]
-        reader.close()
+        with closing(self.container.reader(path, with_hidden(FIELDS))) as reader:
+            assert [values_of(reader, [0, 1], name) for name in ("label", "caption")] == [[-5, -4], ["", "plain1"]]
 
     def test_unknown_option(self, path: Path) -> None:
         """ConfigError names an option that the container does not have."""
@@ -317,13 +308,12 @@ class ContainerContract(ReaderContract):
         writer.append({name: memoryview(bytearray(value)) for name, value in stored(4).items()})
         writer.append({name: bytearray(value) for name, value in stored(3).items()})
         writer.close()
-        reader = self.container.reader(path, with_hidden(FIELDS))
-        for name in with_hidden(FIELDS):
-            assert raw_of(reader, [0, 1], name) == [stored(4)[name], stored(3)[name]]
-        reader.close()
+        with closing(self.container.reader(path, with_hidden(FIELDS))) as reader:
+            for name in with_hidden(FIELDS):
+                assert raw_of(reader, [0, 1], name) == [stored(4)[name], stored(3)[name]]
 
 
-@contextlib.contextmanager
+@contextmanager
 def _restored(file: Path) -> Iterator[None]:
     """Leave a file as it was, with its time."""
     data, status = file.read_bytes(), file.stat()
