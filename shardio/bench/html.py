@@ -15,19 +15,21 @@ from .text import summary
 
 _BINS = 300
 _MOST_BARS = 20  # of rates; of more, every second, third, ... is drawn
-_KINDS = ("wait", "compute", "barrier")
+_KINDS = {"wait": "waits for input", "compute": "computes", "barrier": "waits for other ranks"}
 
 
 def page(result: BenchResult) -> str:
     """Return the report of a measurement as HTML."""
     config = result.config
     title = f"shardio bench: {escaped(f'{config.dataset}')}"
+    change = "" if result.verdict.change is None else f"<br>Change: {escaped(str(result.verdict.change))}"
+    stages = {name: (share, f"{share:.1%}") for name, share in result.verdict.shares.items()}
     parts = [
         f"<h1>{title}</h1>",
         f'<p class="soft">{config.ranks} rank(s) of {config.samples_per_step} samples per step</p>',
-        _verdict(result),
+        f'<p class="verdict" id="verdict">{escaped(result.verdict.sentence)}{change}</p>',
         _section("Steps of each rank", _legend() + "".join(_strip(n, t) for n, t in enumerate(result.timelines))),
-        _section("Where the workers' time went", _stages(result)),
+        _section("Where the workers' time went", _bars("stages", stages)),
         _section("Wait for a batch, per step", _histogram(result.timelines)),
         _section("Rate", _rates(result)),
         _section("All figures", f"<pre>{escaped(summary(result))}</pre>"),
@@ -45,14 +47,8 @@ def _section(heading: str, body: str) -> str:
     return f"<section><h2>{heading}</h2>{body}</section>"
 
 
-def _verdict(result: BenchResult) -> str:
-    change = "" if result.verdict.change is None else f"<br>Change: {escaped(str(result.verdict.change))}"
-    return f'<p class="verdict" id="verdict">{escaped(result.verdict.sentence)}{change}</p>'
-
-
 def _legend() -> str:
-    names = {"wait": "waits for input", "compute": "computes", "barrier": "waits for other ranks"}
-    keys = (f'<i class="{kind}"></i>{names[kind]}' for kind in _KINDS)
+    keys = (f'<i class="{kind}"></i>{words}' for kind, words in _KINDS.items())
     return f'<p class="soft">{"".join(keys)}</p>'
 
 
@@ -105,10 +101,6 @@ def _bars(label: str, rows: dict[str, tuple[float, str]]) -> str:
             f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{text}</text>'
         )
     return f'<svg viewBox="0 0 {WIDTH} {26 * len(rows)}" role="img" aria-label="{label}">{"".join(bars)}</svg>'
-
-
-def _stages(result: BenchResult) -> str:
-    return _bars("stages", {name: (share, f"{share:.1%}") for name, share in result.verdict.shares.items()})
 
 
 def _histogram(timelines: Sequence[Timeline]) -> str:

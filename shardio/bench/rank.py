@@ -115,26 +115,11 @@ def build_loader(config: BenchConfig, world: World) -> Loader:
 
 def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
     """Return the dataset or the view, and the transforms for it; raise what `shardio.open` raises."""
-    dataset = as_dataset(config.dataset, config.access)
-    return dataset, _transforms(dataset, config.resolved())
-
-
-def mean_sample_bytes(config: BenchConfig) -> float:
-    """Return the mean stored size of the samples of epoch 0, in bytes, each with the mean of its shard.
-
-    Of more than a million, those at evenly spaced positions stand for all.
-    """
-    dataset = open_with_transforms(config)[0]
-    positions = np.unique(np.linspace(0, len(dataset) - 1, _MOST_SIZES).astype(np.int64))
-    numbers = dataset.plan(config.seed, None, 1, 1).lookup(positions)[0]
-    return float(dataset.shard_means[dataset.shard_numbers(numbers)].mean())
-
-
-def _transforms(dataset: BaseDataset, config: BenchConfig) -> Any:
+    dataset, config = as_dataset(config.dataset, config.access), config.resolved()
     preset, size = str(config.transforms), config.image_size or DEFAULT_SIZE
     if ":" in preset:
         found = load_named(preset, "transforms")
-        return found() if callable(found) else found
+        return dataset, found() if callable(found) else found
     images = [kind.shape for kind in dataset.fields.values() if kind.is_image]
     presets: dict[str, list[Transform]] = {
         "none": [],
@@ -149,8 +134,19 @@ def _transforms(dataset: BaseDataset, config: BenchConfig) -> Any:
                 f"{config.dataset}: transforms for images need one image field, there are {len(images)}; give a list "
                 "of your own as 'module:name'"
             )
-        return None
-    return [*presets[preset], *([ToFloat()] if config.floats else [])]
+        return dataset, None
+    return dataset, [*presets[preset], *([ToFloat()] if config.floats else [])]
+
+
+def mean_sample_bytes(config: BenchConfig) -> float:
+    """Return the mean stored size of the samples of epoch 0, in bytes, each with the mean of its shard.
+
+    Of more than a million, those at evenly spaced positions stand for all.
+    """
+    dataset = as_dataset(config.dataset, config.access)
+    positions = np.unique(np.linspace(0, len(dataset) - 1, _MOST_SIZES).astype(np.int64))
+    numbers = dataset.plan(config.seed, None, 1, 1).lookup(positions)[0]
+    return float(dataset.shard_means[dataset.shard_numbers(numbers)].mean())
 
 
 def await_arrival(batch: Batch) -> None:
