@@ -192,6 +192,5 @@ def _plain(fields: Mapping[str, Field]) -> dict[str, Field]:
 
 def free_name(folder: Directory, name: str) -> str:
     """Return the first of `NAME.damaged`, `NAME.2.damaged` and so on that is not there yet."""
-    numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
-    names = (f"{name}{number}.damaged" for number in numbers)
+    names = (f"{name}{'' if number == 1 else f'.{number}'}.damaged" for number in itertools.count(1))
     return next(free for free in names if folder.kind(free) is None)

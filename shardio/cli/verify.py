@@ -1,5 +1,6 @@
 """`shardio verify`: compare a dataset with its manifest."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -32,14 +33,7 @@ def verify(
       shardio verify s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
     """
     with progress("shards") as show:
-        result = run(
-            dataset,
-            deep=deep,
-            progress=lambda done, total: show("verifying", done, total),
-            workers=workers,
-            most=most,
-            **stores,
-        )
+        result = run(dataset, deep=deep, progress=partial(show, "verifying"), workers=workers, most=most, **stores)
     only_json = write_json(json_file, {"dataset": dataset, "deep": deep, **result.to_dict()})
     for problem in () if only_json else result.problems:
         print(problem)

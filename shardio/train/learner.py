@@ -208,13 +208,15 @@ class Learner:
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Return the learner's part of a checkpoint, on rank 0; all ranks must call it."""
+        job = self._job
+        cuda = torch.cuda.get_rng_state(job.device) if job.device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "average": {} if self.average is None else self.average.state_dict(),
             "hook": self.exchange.state(),
-            "random": self._random_state(),
+            "random": {"cpu": job.gather(torch.get_rng_state()), "cuda": job.gather(cuda)},
         }
 
     def restore(self, saved: Checkpoint) -> str | None:
@@ -242,11 +244,6 @@ class Learner:
             self.average.module.load_state_dict(self.model.state_dict())
         self._restore_random(saved.random, saved.place.step)
         return self.exchange.restore(saved.hook, saved.place.step)
-
-    def _random_state(self) -> dict[str, Any]:
-        job = self._job
-        cuda = torch.cuda.get_rng_state(job.device) if job.device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
-        return {"cpu": job.gather(torch.get_rng_state()), "cuda": job.gather(cuda)}
 
     def _restore_random(self, state: Mapping[str, Any], steps: int) -> None:
         job, length = self._job, torch.get_rng_state().numel()

@@ -31,7 +31,9 @@ def load_pretrained(model: nn.Module, path: str) -> str:
     file of safetensors without that package.
     """
     own = model.state_dict()
-    found = _renamed(_read(path), model)
+    found = _read(path)
+    if isinstance(model, ResNet) and not model.small:
+        found = {_own_name(name): weight for name, weight in found.items()}
     last = [name for name, module in model.named_modules() if [*module.parameters(recurse=False)]][-1]
     wrong, anew = [f"{name}, which the model lacks" for name in found if name not in own], list[str]()
     for name, weight in own.items():
@@ -81,14 +83,8 @@ def _read(path: str) -> dict[str, Tensor]:
     return named
 
 
-def _renamed(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return weights by the names that a model has: those of torchvision renamed, if it is shardio's ResNet-18."""
-    if not isinstance(model, ResNet) or model.small:
-        return dict(weights)
-    return {_own_name(name): weight for name, weight in weights.items()}
-
-
 def _own_name(name: str) -> str:
+    """Return the name that shardio's ResNet-18 has for a weight which may have torchvision's."""
     found = _TORCHVISION.fullmatch(name)
     if found is None:
         return name
