@@ -326,9 +326,7 @@ def _picture(name: str, value: Any, context: Context) -> tuple[str, NDArray[Any]
         if array.ndim == 3 and array.dtype.kind == "f" and array.shape[0] in (1, 3):
             return name, _pixels(array.transpose(1, 2, 0), context.normalized.get(name))
     place = [0] * (array.ndim - 3) + [array.shape[-3] // 2] if array.ndim > 2 else []
-    numbers = array[tuple(place)]
-    numbers = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
-    return f"{name}{place or ''}", stretched(numbers.astype(np.float64))[..., None]
+    return f"{name}{place or ''}", stretched(array[tuple(place)])[..., None]
 
 
 def _pixels(values: NDArray[Any], normalization: NDArray[np.float32] | None) -> NDArray[np.uint8]:
@@ -336,13 +334,14 @@ def _pixels(values: NDArray[Any], normalization: NDArray[np.float32] | None) -> 
     if normalization is not None:
         values = values * normalization[:, 1] + normalization[:, 0]
     elif not (values.min() >= 0 and values.max() <= 1):
-        return stretched(values.astype(np.float64))
+        return stretched(values)
     pixels: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
     return pixels
 
 
-def stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return numbers as bytes, 0 for the smallest and 255 for the largest; what is not finite is 0."""
+def stretched(numbers: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return numbers, or the sizes of complex ones, as bytes from 0 to 255 for the largest; what is not finite is 0."""
+    values = (np.abs(numbers) if numbers.dtype.kind == "c" else numbers).astype(np.float64)
     finite = np.isfinite(values)
     low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
     shares = np.where(finite, values - low, 0) / ((high - low) or 1.0)

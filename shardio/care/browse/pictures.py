@@ -1,6 +1,7 @@
 """Pictures of values for a page: small ones for the grid, images as they are, and numbers as grey levels."""
 
 import io
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -76,19 +77,15 @@ def whole(value: Any, field: Field) -> tuple[bytes, str]:
         return png(colored(value[..., 0].astype(np.uint16)) if field.role == "mask" else value), "image/png"
     images.check_pixels(value, MOST_PIXELS)
     if field.role == "mask":
-        try:
-            levels = decode_mask(value, MOST_PIXELS)
-        except BadSample:  # it is shown as it is
-            return value, f"image/{images.sniff(value)}"
-        return png(colored(levels[..., 0].astype(np.uint16))), "image/png"
+        with suppress(BadSample):  # what is no mask is shown as it is
+            return png(colored(decode_mask(value, MOST_PIXELS)[..., 0].astype(np.uint16))), "image/png"
     return value, f"image/{images.sniff(value)}"
 
 
 def grey(numbers: NDArray[Any], most: int = LARGEST) -> NDArray[np.uint8]:
     """Return numbers [height, width] as grey levels from the smallest to the largest, of at most so many a side."""
     rows, columns = (max(1, -(-size // most)) for size in numbers.shape)
-    fewer = numbers[::rows, ::columns]
-    return stretched((np.abs(fewer) if fewer.dtype.kind == "c" else fewer).astype(np.float64))
+    return stretched(numbers[::rows, ::columns])
 
 
 def png(pixels: NDArray[Any]) -> bytes:
