@@ -204,7 +204,9 @@ class StepMonitor:
         self._metric, self._records, self._say = metric, records, say
         # Through host memory, so that a GPU is not waited for.
         self._group = dist.new_group(backend="gloo", timeout=job.timeout) if job.world.size > 1 else None
-        self._hosts = self._gather_hosts()
+        name = bytearray(socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES))
+        names = job.gather(torch.frombuffer(name, dtype=torch.uint8)).tolist()  # none but on rank 0, which reports
+        self._hosts = [bytes(name).decode(errors="replace").strip() for name in names] or [""] * job.world.size
         self._watch = StragglerWatch(self._hosts)
         self._slow_network: Straggler | None = None
         self._bound = 0  # looks in a row at steps that are mostly communication
@@ -212,15 +214,6 @@ class StepMonitor:
         self._gathering: tuple[_Look, list[Tensor], dist.Work | None] | None = None
         self._loader: Loader | None = None
         self.gradient_norm: float | None = None
-
-    def _gather_hosts(self) -> list[str]:
-        name = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES)
-        mine = torch.frombuffer(bytearray(name), dtype=torch.uint8)
-        names = [mine]
-        if self._group is not None:
-            names = [torch.empty_like(mine) for _ in range(self._job.world.size)]
-            dist.all_gather(names, mine, group=self._group)
-        return [bytes(name.tolist()).decode(errors="replace").strip() for name in names]
 
     def begin_epoch(self, loader: Loader) -> None:
         """Begin to measure an epoch."""
