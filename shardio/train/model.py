@@ -122,10 +122,11 @@ def load_model(name: str, task: Task) -> nn.Module:
 
     Raises ConfigError if there is no such model for the task; the message names what is missing.
     """
-    volumes = isinstance(task, VolumeRegression)
-    own, count = ("cnn3d", "num_targets") if volumes else ("resnet", "num_classes")
+    own, count = ("cnn3d", "num_targets") if isinstance(task, VolumeRegression) else ("resnet", "num_classes")
     if name == own:
-        return Cnn3d(task.outputs, task.channels) if volumes else ResNet(task.outputs, task.channels, task.size)
+        if isinstance(task, VolumeRegression):
+            return Cnn3d(task.outputs, task.channels)
+        return ResNet(task.outputs, task.channels, task.size)
     if ":" not in name:
         raise ConfigError("{model} must be {!r} or 'module:function', got {!r}", own, name)
     function = load_named(name, "model")

@@ -83,11 +83,6 @@ class VolumeRegression:
         return self.shape[0]
 
     @property
-    def size(self) -> int:
-        """The longest side in voxels of the model's input."""
-        return max(self._sides)
-
-    @property
     def _sides(self) -> tuple[int, ...]:
         return self.shape[1:] if self.crop is None else (self.crop,) * 3
 
