@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.file_table import Table
-from ..format.limits import MAX_VALUE_BYTES
-from ..system.types import Column, Rows
+from ..system.types import Rows
 from .extents import NO_BYTES, Blocks, Extent, FileSpans
 from .field_reader import ChunkSpan, FieldReader, SomeRows
-from .files import BaseReader, check_request
-from .out_arrays import check_out
+from .files import BaseReader
 from .row_locator import RowLocator
 from .stacked_rows import stack_readers
 
@@ -37,6 +35,9 @@ class ArrayShard:
     readers: Mapping[str, FieldReader]
     locators: Mapping[str, RowLocator]
     beside: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return self.count
 
     @classmethod
     def of(
@@ -79,27 +80,13 @@ class ArrayShard:
 class ArrayReader(BaseReader[ArrayShard], ABC):
     """A base of readers that read each field by a `FieldReader`."""
 
-    def __len__(self) -> int:
-        return self._shard().count
+    def _read(
+        self, shard: ArrayShard, rows: Rows, field: str, out: NDArray[Any], most: int, blocks: Blocks | None
+    ) -> None:
+        shard.readers[field].read(rows, out, most, blocks)
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        shard = self._shard()
-        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
-        reader = shard.readers[field]
-        if not kind.fixed:
-            return reader.read_values(rows, most)
-        out = check_out(out, len(rows), kind)
-        if out.size:
-            reader.read(rows, out, most)
-        return out
-
-    def read_blocks(
-        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
-    ) -> NDArray[Any]:
-        rows, _, out = self._check_blocks(rows, field, blocks, out)
-        if out.size:
-            self._shard().readers[field].read_blocks(rows, blocks, out, most)
-        return out
+    def _read_values(self, shard: ArrayShard, rows: Rows, field: str, most: int) -> list[bytes]:
+        return shard.readers[field].read_values(rows, most)
 
     def locator(self, field: str) -> RowLocator | None:
         # None for arrays that are chunked, filtered or of another byte order.

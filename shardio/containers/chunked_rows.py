@@ -183,42 +183,35 @@ class ChunkedRows(FieldReader):
         blocks = extent if isinstance(extent, Blocks) else None
         return self.chunks.tables(touched(rows, self.chunk, self.chunks.grid, blocks))
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, *shape] with the rows.
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        """Fill `out` with the rows, or with blocks of them, and read only the chunks that these touch.
 
         Raises:
             ShardCorrupt: a chunk is cut short or damaged.
             BadSample: chunks have more than `most` bytes once decompressed.
         """
-        whole_rows = self.chunk[1:] == self.field.row_shape
-        if whole_rows and self.chunks.is_raw:
+        swapped = self.stored.byteorder == ">"
+        if blocks is None and self.chunk[1:] == self.field.row_shape and self.chunks.is_raw:
             written = self.chunks.read_rows(rows, self.chunk[0], as_rows(out, self.field))
-            if self.stored.byteorder == ">":
+            if swapped:
                 out.byteswap(inplace=True)
             out[~written] = self.fill
             return
-        place = f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk"
-        check_value_bytes(self.chunks.size, most, place)
-        if self.chunk[0] == 1 or self.field.row_bytes >= _COPIED_BYTES:
-            begins = np.zeros((len(rows), len(self.chunk)), np.int64)
-            begins[:, 0] = rows
+        begins = np.zeros((len(rows), len(self.chunk)), np.int64)
+        begins[:, 0], begins[:, 1:] = rows, 0 if blocks is None else blocks.along(self.field.row_shape)
+        fill = self.fill.byteswap() if swapped else self.fill
+        if blocks is not None and self.chunks.read_raw_blocks(rows, begins, self.chunk, fill, out):
+            if swapped:
+                out.byteswap(inplace=True)
+            return
+        check_value_bytes(self.chunks.size, most, f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk")
+        if blocks is not None or self.chunk[0] == 1 or self.field.row_bytes >= _COPIED_BYTES:
             self._read_parts(rows, begins, out)
             return
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         for part in block_parts(ordered, self.chunk[0]):
             self._read_block(ordered[part], order[part], out)
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` with blocks of the rows, and read only the chunks that they touch; raise what `read` raises."""
-        begins = np.column_stack([rows, blocks.along(self.field.row_shape)])
-        swapped = self.stored.byteorder == ">"
-        if self.chunks.read_raw_blocks(rows, begins, self.chunk, self.fill.byteswap() if swapped else self.fill, out):
-            if swapped:
-                out.byteswap(inplace=True)
-            return
-        check_value_bytes(self.chunks.size, most, f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk")
-        self._read_parts(rows, begins, out)
 
     def _read_parts(self, rows: Rows, begins: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Fill `out` with blocks of the rows that begin at `begins` [n, axes], from chunks that are decompressed."""

@@ -13,7 +13,7 @@ from ..system.types import Rows
 from .extents import Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
 from .field_reader import FieldReader
 from .files import RawFile
-from .out_arrays import as_rows, cut_rows
+from .out_arrays import as_rows
 from .row_locator import FileRows, MemoryRows, RowLocator, SpanTable, not_mapped, within
 
 
@@ -39,20 +39,13 @@ class ContiguousRows(FieldReader):
     def __len__(self) -> int:
         return self.count
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        target = as_rows(out, self.field)
-        if self.table is not None:
-            self.table.take(rows, out=target)
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        if self.table is None:
+            self.file.read_fixed(self.base + rows * self.field.row_bytes, out, rows, self.name, self.field, blocks)
+        elif blocks is None:
+            self.table.take(rows, out=as_rows(out, self.field))
         else:
-            self.file.read_rows(self.base + rows * self.field.row_bytes, target, rows, self.name)
-        if self.big_endian:
-            out.byteswap(inplace=True)
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        if self.table is not None:
-            cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
-            return
-        self.file.read_blocks(self.base + rows * self.field.row_bytes, rows, blocks, out, self.name, self.field)
+            blocks.cut(self.table.take(rows).view(self.field.row_dtype).reshape(-1, *self.field.row_shape), out)
         if self.big_endian:
             out.byteswap(inplace=True)
 

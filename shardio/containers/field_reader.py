@@ -37,7 +37,7 @@ class ChunkSpan:
 class FieldReader(ABC):
     """Reads one field of a shard, whose rows are known to be within the shard; `len` is the number of rows.
 
-    Readers of fixed fields have `read` and `read_blocks`, those of other fields have `read_values`.
+    Readers of fixed fields have `read`, those of other fields have `read_values`.
     """
 
     __slots__ = ()
@@ -45,18 +45,14 @@ class FieldReader(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, *shape] with rows of a fixed field.
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        """Fill `out` [n, *shape] with rows of a fixed field, or `out` [n, *block shape] with a block of each.
 
         Raises:
             ShardCorrupt: the file is cut short or damaged.
             BadSample: the bytes that are decompressed for a row are more than `most`.
         """
         raise NotImplementedError("values of several sizes fill no array")
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, *block shape] with a block of each row of a fixed field; raise what `read` raises."""
-        raise NotImplementedError("no blocks of this field are read")
 
     def read_values(self, rows: Rows, most: int) -> list[bytes]:
         """Return the bytes of each row of a field that is not fixed; raise what `read` raises."""
@@ -90,8 +86,9 @@ class ColumnRows(FieldReader):
     def __len__(self) -> int:
         return len(self.column)
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        out[...] = self.column.take(rows, axis=0)
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        values = self.column.take(rows, axis=0)
+        out[...] = values if blocks is None else blocks.cut(values, out)
 
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans:
         return NO_BYTES
@@ -112,19 +109,10 @@ class DecodedRows(FieldReader):
     def __len__(self) -> int:
         return len(self.reader)
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        numbers = self._numbers(out)
-        self.reader.read(rows, numbers, most)
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        numbers = out if self.field.row_dtype == out.dtype else allocation.empty(out.shape, self.field.row_dtype)
+        self.reader.read(rows, numbers, most, blocks)
         self.decoding.apply(numbers, out)
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        numbers = self._numbers(out)
-        self.reader.read_blocks(rows, blocks, numbers, most)
-        self.decoding.apply(numbers, out)
-
-    def _numbers(self, out: NDArray[Any]) -> NDArray[Any]:
-        """Return an array for the stored numbers: `out` if these have its dtype."""
-        return out if self.field.row_dtype == out.dtype else allocation.empty(out.shape, self.field.row_dtype)
 
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
         return self.reader.spans(rows, extent)
@@ -148,11 +136,8 @@ class SomeRows(FieldReader):
     def __len__(self) -> int:
         return len(self.taken)
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        self.reader.read(self.taken.take(rows), out, most)
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        self.reader.read_blocks(self.taken.take(rows), blocks, out, most)
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        self.reader.read(self.taken.take(rows), out, most, blocks)
 
     def read_values(self, rows: Rows, most: int) -> list[bytes]:
         return self.reader.read_values(self.taken.take(rows), most)

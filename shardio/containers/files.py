@@ -10,10 +10,10 @@ import os
 import stat
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar, final
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import ShardCorrupt
 from ..format.fields import Field
-from ..format.file_table import TableFile, map_file, naming_loss
+from ..format.file_table import FileTable, TableFile, map_file, naming_loss
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system import allocation, portable
@@ -29,11 +29,12 @@ from ..system.regular_files import check_regular, open_regular
 from ..system.types import Column, Rows
 from . import located_rows
 from .extents import NO_BYTES, Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
-from .out_arrays import check_blocks, check_value_bytes, cut_rows
+from .field_reader import ColumnRows
+from .out_arrays import as_rows, check_blocks, check_out, check_value_bytes
 from .requested import REQUESTED
 from .row_locator import NOT_MAPPED, FileMap, RowLocator, within
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sized)
 
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _NOT_REGULAR = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
@@ -51,15 +52,10 @@ def open_raw(path: Path) -> int:
         return open_regular(path, os.O_RDONLY)
 
 
-def open_hdf5(path: Path) -> Any:
-    """Open an h5py.File; OSError if libhdf5 refuses it."""
+def open_hdf5(path: Path, file: BinaryIO | None = None) -> Any:
+    """Open an h5py.File, which is read through an open `file` if that is given; OSError if libhdf5 refuses it."""
     status(path)
-    return importlib.import_module("h5py").File(path, "r")
-
-
-def open_hdf5_stream(file: BinaryIO) -> Any:
-    """Open an h5py.File that is read through an open file; OSError if libhdf5 refuses it."""
-    return importlib.import_module("h5py").File(file, "r")
+    return importlib.import_module("h5py").File(file or path, "r")
 
 
 def open_tables(path: Path, whole: int | None = None, *, keep_open: bool = True) -> TableFile:
@@ -220,10 +216,22 @@ class RawFile:
             one = slice(number, number + 1)
             self.read_rows(offsets[one], out[place : place + size].reshape(1, -1), rows[one], field)
 
-    def read_blocks(
-        self, offsets: NDArray[np.int64], rows: Rows, blocks: Blocks, out: NDArray[Any], name: str, field: Field
+    def read_fixed(
+        self,
+        offsets: NDArray[np.int64],
+        out: NDArray[Any],
+        rows: Rows,
+        name: str,
+        field: Field,
+        blocks: Blocks | None,
     ) -> None:
-        """Fill `out` with blocks of rows of a fixed field, C-contiguous, which begin at `offsets`, int64 [n]."""
+        """Fill `out` with rows of a fixed field, or blocks of them, which begin at `offsets`, int64 [n].
+
+        For blocks `out` is C-contiguous.
+        """
+        if blocks is None:
+            self.read_rows(offsets, as_rows(out, field), rows, name)
+            return
         runs = blocks.runs(field)
         starts, target = (offsets[:, None] + runs.offsets).reshape(-1), out.reshape(-1).view(np.uint8)
         places, of = np.arange(0, len(target), runs.size), np.repeat(rows, runs.offsets.shape[1])
@@ -374,48 +382,52 @@ class BaseReader(ABC, Generic[T]):
             opened = self._opened = self._open()
         return opened
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of samples."""
+        return len(self._shard())
 
-    @abstractmethod
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         """Read one field of many samples, see `Reader.read`."""
+        shard = self._shard()
+        rows, kind = self._checked(shard, rows, field)
+        if kind.fixed:
+            out = check_out(out, len(rows), kind)
+            if out.size:
+                self._read(shard, rows, field, out, most, None)
+            return out
+        if out is not None:
+            told = f"out is only for fixed fields; the values of {field!r} ({kind.kind}) differ in size"
+            raise ValueError(f"{self._path}: {told}")
+        return self._read_values(shard, rows, field, most)
 
     def read_blocks(
         self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
     ) -> NDArray[Any]:
         """Read a block of each of many samples' values, see `Reader.read_blocks`."""
-        rows, kind, out = self._check_blocks(rows, field, blocks, out)
-        if not out.size:
-            return out
-        if (found := self._file_and_offsets(rows, field)) is None:
-            cut_rows(lambda some, whole: self.read(some, field, whole, most=most), rows, blocks, kind, out)
-            return out
-        file, offsets, there = found
-        if there.all():
-            file.read_blocks(offsets, rows, blocks, out, field, kind)
-        else:
-            out[...], part = 0, allocation.empty((int(there.sum()), *out.shape[1:]), out.dtype)
-            file.read_blocks(offsets[there], rows[there], blocks[there], part, field, kind)
-            out[there] = part
-        return out
-
-    def _file_and_offsets(self, rows: Rows, field: str) -> tuple[RawFile, NDArray[np.int64], NDArray[np.bool_]] | None:
-        """Return the file that has rows of a fixed field, where they begin, and which are there; the others are zeros.
-
-        None if they are no bytes of a file, or are too small to read parts of them. Raises what `read` raises.
-        """
-        return None
-
-    def _check_blocks(
-        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None
-    ) -> tuple[Rows, Field, NDArray[Any]]:
-        """Check the arguments of `read_blocks`, with its errors; return rows as int64, the field, and what to fill."""
-        rows, kind = check_request(rows, field, None, self._fields, len(self), self._path)
+        shard = self._shard()
+        rows, kind = self._checked(shard, rows, field)
         if not kind.fixed:
             raise ValueError(f"{self._path}: the values of {field!r} ({kind.kind}) differ in size: no blocks of them")
-        return rows, kind, check_blocks(blocks, out, len(rows), kind)
+        out = check_blocks(blocks, out, len(rows), kind)
+        if out.size:
+            self._read(shard, rows, field, out, most, blocks)
+        return out
+
+    @abstractmethod
+    def _read(self, shard: T, rows: Rows, field: str, out: NDArray[Any], most: int, blocks: Blocks | None) -> None:
+        """Fill `out` with rows of a fixed field, or with a block of each, as `read` and `read_blocks` do."""
+
+    @abstractmethod
+    def _read_values(self, shard: T, rows: Rows, field: str, most: int) -> list[bytes]:
+        """Return the bytes of each row of any other field, as `read` does."""
+
+    def _checked(self, shard: T, rows: Rows, name: str) -> tuple[Rows, Field]:
+        """Return rows as an int64 array, and the field; raise the errors of `Reader.read` for what isn't there."""
+        if name not in self._fields:
+            raise KeyError(f"{self._path}: no field {name!r}; there are {', '.join(self._fields)}")
+        rows, count = np.ascontiguousarray(rows, np.int64), len(shard)
+        if len(outside := rows[(rows < 0) | (rows >= count)]):
+            raise IndexError(f"{self._path}: row must be in [0, {count}), got {outside[0]}")
+        return rows, self._fields[name]
 
     def close(self) -> None:
         """Drop the open shard; a read that is running in another thread still finishes."""
@@ -425,16 +437,43 @@ class BaseReader(ABC, Generic[T]):
         return {**vars(self), "_closed": False, "_opened": None}
 
 
-def check_request(
-    rows: Rows, name: str, out: NDArray[Any] | None, fields: Mapping[str, Field], count: int, path: Path
-) -> tuple[Rows, Field]:
-    """Check the arguments of `Reader.read`, with its errors; return the rows as an int64 array, and the field."""
-    if name not in fields:
-        raise KeyError(f"{path}: no field {name!r}; there are {', '.join(fields)}")
-    field = fields[name]
-    if out is not None and not field.fixed:
-        raise ValueError(f"{path}: out is only for fixed fields; the values of {name!r} ({field.kind}) differ in size")
-    rows = np.ascontiguousarray(rows, np.int64)
-    if len(outside := rows[(rows < 0) | (rows >= count)]):
-        raise IndexError(f"{path}: row must be in [0, {count}), got {outside[0]}")
-    return rows, field
+class SpanShard(Sized, Protocol):
+    """An open shard whose values are in one file, but for those of columns that are tables."""
+
+    @property
+    def file(self) -> RawFile: ...
+
+
+S = TypeVar("S", bound=SpanShard)
+
+
+class SpanReader(BaseReader[S]):
+    """A base of readers that know the span of each value in a file."""
+
+    @abstractmethod
+    def _column(self, shard: S, field: str) -> FileTable | None:
+        """Return the table that is a column; None if its values are at spans."""
+
+    @abstractmethod
+    def _spans(self, shard: S, rows: Rows, field: str) -> FileSpans:
+        """Return the offset and the size of each value, int64 [n] each."""
+
+    def _read(self, shard: S, rows: Rows, field: str, out: NDArray[Any], most: int, blocks: Blocks | None) -> None:
+        if (column := self._column(shard, field)) is not None:
+            ColumnRows(column).read(rows, out, most, blocks)
+            return
+        kind, (offsets, sizes) = self._fields[field], self._spans(shard, rows, field)
+        there = (sizes != 0) | (not kind.optional)  # what a sample lacks is no bytes, and reads as zeros
+        for i in np.flatnonzero((sizes != kind.row_bytes) & there)[:1].tolist():
+            place = f"{self._path}, field {field!r}, row {rows[i]}"
+            raise ShardCorrupt(f"{place}: expected {kind.row_bytes} bytes, got {sizes[i]}")
+        if there.all():
+            shard.file.read_fixed(offsets, out, rows, field, kind, blocks)
+            return
+        out[...], part = 0, allocation.empty((int(there.sum()), *out.shape[1:]), out.dtype)
+        own = None if blocks is None else blocks[there]
+        shard.file.read_fixed(offsets[there], part, rows[there], field, kind, own)
+        out[there] = part
+
+    def _read_values(self, shard: S, rows: Rows, field: str, most: int) -> list[bytes]:
+        return shard.file.read_values(*self._spans(shard, rows, field), rows, field, most)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from ..errors import ShardCorrupt, StoreError
+from ..errors import ShardCorrupt
 from ..format.fields import Field, fields_to_json
 from ..format.file_table import Table
 from ..format.pieces import piece_count
@@ -83,14 +83,7 @@ class Hdf5Container(Container):
         return (array_index.path_of(Path(name)).name,) if adopted else ()
 
     def touch(self, shard: OpenedShard) -> bool:
-        if shard.adopted:
-            return _touch_adopted(shard)
-        try:
-            return have_spans(shard.file, shard.path, shard.fields, Layout({}))
-        except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
-            if isinstance(error, StoreError):
-                raise
-            return False  # opening the file itself says what is wrong with it
+        return _touch_adopted(shard) if shard.adopted else have_spans(shard.file, shard.path, shard.fields, Layout({}))
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         if array_index.path_of(path).exists():

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,24 +183,15 @@ def _pipeline_of(dataset: Any, size: int) -> FilterPipeline | None:
     return FilterPipeline(tuple(filters), size)
 
 
-class ChunkTable(NamedTuple):
-    """Where the chunks of a dataset are, as attributes of `FileChunks`."""
-
-    pipeline: FilterPipeline
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    masks: NDArray[np.int64]
-
-
-def chunk_table(dataset: Any, file_size: int) -> ChunkTable | None:
-    """Return where the chunks of an h5py dataset are, in a file of so many bytes.
+def _chunks_of(dataset: Any, file: RawFile, name: str) -> FileChunks | None:
+    """Return the chunks of an h5py dataset.
 
     None if only libhdf5 can undo its filters, or if most chunks were never written: a table of all, which a header of a
     few bytes may claim any number of, is no longer than the file.
     """
     pipeline = _pipeline_of(dataset, math.prod(dataset.chunks) * dataset.dtype.itemsize)
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-    if pipeline is None or math.prod(grid) > file_size:
+    if pipeline is None or math.prod(grid) > file.size:
         return None
     offsets, sizes, masks = (np.full(grid, empty, np.int64) for empty in (-1, 0, 0))
     # libhdf5 before 1.14.4 counts from the end of the user block: https://github.com/HDFGroup/hdf5/issues/3003
@@ -213,14 +204,14 @@ def chunk_table(dataset: Any, file_size: int) -> ChunkTable | None:
 
     if dataset.size:
         dataset.id.chunk_iter(add)
-    return ChunkTable(pipeline, offsets, sizes, masks)
+    return FileChunks(file, name, pipeline, offsets, sizes, masks)
 
 
 def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:
-    """Return a reader of an h5py dataset's chunks; None if there is no table of them, see `chunk_table`."""
-    if (table := chunk_table(dataset, file.size)) is None:
+    """Return a reader of an h5py dataset's chunks; None if only libhdf5 finds or decompresses them."""
+    if (chunks := _chunks_of(dataset, file, name)) is None:
         return None
-    pipeline, offsets, sizes, _ = table
+    pipeline, offsets, sizes = chunks.pipeline, chunks.offsets, chunks.sizes
     written = offsets >= 0
     for cell in np.argwhere(written & ~within(offsets, sizes, 0, file.size))[:1].tolist():
         offset, size = int(offsets[*cell]), int(sizes[*cell])
@@ -228,6 +219,5 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
     if not pipeline.filters and (short := sizes[written & (sizes < pipeline.size)]).size:
         raise ShardCorrupt(f"{file.path}, field {name!r}: a chunk has {short[0]} of {pipeline.size} bytes")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
-    chunks = FileChunks(file, name, *table)
     kept = CHUNKS.number_of(file, math.prod(chunks.grid) * pipeline.size)
     return ChunkedRows(chunks, name, field, dataset.chunks, dataset.dtype, fill, kept, len(dataset))

@@ -1,7 +1,6 @@
 """Fields of an HDF5 file: where h5py says that their datasets are, and the readers for them there."""
 
 import importlib
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,22 +8,29 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import ShardCorrupt
-from ..format import cf
+from ..errors import MissingDependency, ShardCorrupt, StoreError
 from ..format.fields import Field
 from ..format.file_table import FileTable
 from .contiguous_rows import ContiguousRows, ContiguousValues
 from .field_reader import DecodedRows, FieldReader, decoding_of
-from .files import RawFile, open_hdf5, open_hdf5_stream
-from .hdf5_chunks import chunk_table, chunked_rows
+from .files import RawFile, open_hdf5
+from .hdf5_chunks import chunked_rows
 from .hdf5_index import Layout
 from .hdf5_library import LibraryFile, library_rows, library_values, resolve
 from .row_locator import MAPPED_ROW
 from .stacked_rows import stacks_among, with_variables
 
 
-def open_fields(path: Path, fields: Mapping[str, Field], layout: Layout) -> dict[str, FieldReader]:
+def open_fields(
+    path: Path, fields: Mapping[str, Field], layout: Layout, stream: BinaryIO | None = None
+) -> dict[str, FieldReader]:
     """Return the readers of a file's fields.
+
+    Args:
+        path: the file.
+        fields: its fields, and in the place of stacks their variables.
+        layout: where they are.
+        stream: the file as it comes from a store; what tells the readers where their rows are is read through it.
 
     Raises:
         ShardCorrupt: the file lacks a field, has another one, or is cut short or damaged.
@@ -32,34 +38,30 @@ def open_fields(path: Path, fields: Mapping[str, Field], layout: Layout) -> dict
     """
     file, library, readers = RawFile(path), LibraryFile(path), dict[str, FieldReader]()
     try:
-        with open_hdf5(path) as opened:
+        with open_hdf5(path, stream) as opened:
             for name, field in fields.items():
                 dataset_name = layout.names.get(name, name)
                 dataset = resolve(opened, dataset_name, path)
                 if dataset is None:
                     raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:
-                    packed = layout.packing.get(name)
-                    stored, how = (field, None) if packed is None else _stored(packed, field, dataset)
+                    if (packed := layout.packing.get(name)) is None:
+                        readers[name] = _open_rows(dataset, file, library, dataset_name, field)
+                        continue
+                    how = decoding_of(packed, np.dtype(dataset.dtype), field)
+                    stored = replace(field, dtype=how.stored.name)
                     reader = _open_rows(dataset, file, library, dataset_name, stored)
-                    readers[name] = reader if how is None else DecodedRows(reader, stored, how)
+                    readers[name] = DecodedRows(reader, stored, how)
                 else:
                     data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
                     readers[name] = _open_values(dataset, data, offsets, file, library, dataset_name, field)
+                    if stream is not None and isinstance(readers[name], ContiguousValues):
+                        offsets[...]  # which the reader finds in the file itself
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, StoreError) or (isinstance(error, OSError) and error.errno is not None):
             raise  # an error of the system, such as too many open files; libhdf5's own have no number
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
     return readers
-
-
-def _stored(packing: Mapping[str, Any], field: Field, dataset: Any) -> tuple[Field, cf.Decoding]:
-    """Return the field of a dataset's numbers as they are stored, and how they become those of `field`.
-
-    Raises what `decoding_of` raises.
-    """
-    how = decoding_of(packing, np.dtype(dataset.dtype), field)
-    return replace(field, dtype=how.stored.name), how
 
 
 def _open_rows(dataset: Any, file: RawFile, library: LibraryFile, name: str, field: Field) -> FieldReader:
@@ -123,38 +125,21 @@ def have_spans(file: BinaryIO, path: Path, fields: Mapping[str, Field], layout: 
     """Return whether readers of all fields know where their rows are in a file, and read all that tells them.
 
     Args:
-        file: the file.
-        path, fields, layout: as those of `open_shard`; no file is joined.
+        file: the file as it comes from a store.
+        path: the cache's file for it, of the same size.
+        fields, layout: as those of `open_shard`; no file is joined.
 
-    Raises what h5py raises for a file that it cannot read.
+    False, too, for a file that cannot be opened: opening it says why. Raises StoreError.
     """
-    size = file.seek(0, os.SEEK_END)
-    with open_hdf5_stream(file) as opened:
-        for name, field in with_variables(path, fields, stacks_among(fields, layout.names)).items():
-            dataset_name, stored = layout.names.get(name, name), field
-            if (packed := layout.packing.get(name)) is not None:
-                stored, _ = _stored(packed, field, resolve(opened, dataset_name, path))
-            if not _has_spans(opened, dataset_name, stored, size):
-                return False
-    return True
-
-
-def _has_spans(opened: Any, name: str, field: Field, size: int) -> bool:
-    """Return whether a reader of a field knows where its rows are in a file of `size` bytes.
-
-    Reads what tells it that: the table of chunks, and the offsets of values that differ in size.
-    """
-    parts = [name] if field.fixed else [f"{name}/data", f"{name}/offsets"]
-    datasets = [resolve(opened, part, Path(name)) for part in parts]
-    if any(_shape(dataset) is None for dataset in datasets):
+    try:
+        stored = with_variables(path, fields, stacks_among(fields, layout.names))
+        readers = open_fields(path, stored, layout, file)
+    except StoreError:
+        raise
+    except (ShardCorrupt, MissingDependency, OSError, MemoryError):
         return False
-    if field.fixed and datasets[0].chunks is not None:
-        return is_raw(datasets[0], field) and chunk_table(datasets[0], size) is not None
-    if any(dataset.chunks is not None for dataset in datasets):
-        return False
-    if not field.fixed:
-        datasets[1][...]
-    return not (field.fixed or field.ragged) or is_raw(datasets[0], field)
+    none = np.empty(0, np.int64)
+    return all(reader.spans(none, None) is not None for reader in readers.values())
 
 
 def is_raw(dataset: Any, field: Field) -> bool:

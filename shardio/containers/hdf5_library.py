@@ -124,39 +124,28 @@ class LibraryRows(FieldReader):
     def chunk_span(self) -> ChunkSpan | None:
         return ChunkSpan(self.block, self.block * self.field.row_bytes, False) if self.block > 1 else None
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, *shape] with the rows.
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        """Fill `out` with the rows, or with blocks of them, each of which h5py reads alone.
 
         Raises:
             ShardCorrupt: h5py cannot read them.
-            BadSample: a block of them has more than `most` bytes.
+            BadSample: what libhdf5 decompresses for one row has more than `most` bytes.
         """
-        self._check_chunk(rows, most)
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        parts = block_parts(ordered, self.block)
-        blocks = [ordered[part].tolist() for part in parts]
-        dtype = self.field.row_dtype
-        keys = [(self.name, block[0]) for block in blocks]
-        read = _read(self.library, "rows", self.name, keys, blocks=blocks, dtype=dtype.str)
-        for part, values in zip(parts, read, strict=True):
-            out[order[part]] = np.frombuffer(values, dtype).reshape(-1, *self.field.row_shape)
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` with blocks of the rows, each of which h5py reads alone; raise what `read` raises."""
-        self._check_chunk(rows, most)
-        order, dtype, shape = np.argsort(rows, kind="stable"), self.field.row_dtype, self.field.row_shape
-        wanted, begins = rows[order].tolist(), blocks.along(shape)[order].tolist()
-        asked = {"rows": wanted, "begins": begins, "size": blocks.shape(shape), "dtype": dtype.str}
-        read = _read(self.library, "parts", self.name, [(self.name, row) for row in wanted], **asked)
-        for place, values in zip(order.tolist(), read, strict=True):
-            out[place] = np.frombuffer(values, dtype).reshape(out.shape[1:])
-
-    def _check_chunk(self, rows: Rows, most: int) -> None:
-        """Raise BadSample if what libhdf5 decompresses for one row has more bytes than `most`."""
         if self.block > 1:
             place = f"{self.library.path}, field {self.name!r}, row {rows[0]}, its chunk"
             check_value_bytes(self.block * self.field.row_bytes, most, place)
+        order, dtype = np.argsort(rows, kind="stable"), self.field.row_dtype
+        if blocks is None:
+            parts, windows = block_parts(rows[order], self.block), None
+        else:
+            begins = blocks.along(self.field.row_shape)[order]
+            parts = [slice(place, place + 1) for place in range(len(rows))]
+            windows = np.stack([begins, begins + out.shape[1:]], axis=2).tolist()
+        groups = [rows[order[part]].tolist() for part in parts]
+        keys = [(self.name, group[0]) for group in groups]
+        read = _read(self.library, "rows", self.name, keys, groups=groups, dtype=dtype.str, windows=windows)
+        for part, values in zip(parts, read, strict=True):
+            out[order[part]] = np.frombuffer(values, dtype).reshape(-1, *out.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)

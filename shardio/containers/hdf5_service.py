@@ -11,6 +11,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO, cast, final
 
@@ -149,12 +150,9 @@ def touch(
     Yields as JSON whether the readers of all fields then know where their rows are, and the pieces that are missing:
     some of them at a time.
     """
-    file, by_spans = _KnownPieces(path, pieces), False
-    try:
-        described = {name: as_field(field) for name, field in fields.items()}
-        by_spans = have_spans(cast(BinaryIO, file), Path(path), described, Layout(**layout))
-    except (*DAMAGE, ShardCorrupt):
-        by_spans = False  # opening the file itself says what is wrong with it
+    file = _KnownPieces(path, pieces)
+    described = {name: as_field(field) for name, field in fields.items()}
+    by_spans = have_spans(cast(BinaryIO, file), Path(path), described, Layout(**layout))
     yield json.dumps([by_spans, sorted(file.missing)]).encode()
 
 
@@ -168,35 +166,25 @@ def fields_text(path: str, inode: Sequence[int]) -> Iterator[bytes]:
         yield text.encode(errors="surrogateescape") if isinstance(text, str) else text
 
 
-def rows(path: str, inode: Sequence[int], name: str, blocks: Sequence[Sequence[int]], dtype: str) -> Iterator[Any]:
-    """Yield, for each block of ascending rows, those rows of the dataset at `name` as numbers of `dtype`."""
-    for block in blocks:
-        try:
-            (dataset,) = _datasets(path, inode, name)
-            low, high = block[0], block[-1]
-            found = np.ascontiguousarray(dataset[low : high + 1][np.subtract(block, low)], np.dtype(dtype))
-        except DAMAGE as error:
-            raise _damaged(path, name, block[0], error) from error
-        yield found.reshape(-1).view(np.uint8).data
-
-
-def parts(
+def rows(
     path: str,
     inode: Sequence[int],
     name: str,
-    rows: Sequence[int],
-    begins: Sequence[Sequence[int]],
-    size: Sequence[int],
+    groups: Sequence[Sequence[int]],
     dtype: str,
+    windows: Sequence[Sequence[Sequence[int]]] | None,
 ) -> Iterator[Any]:
-    """Yield, for each row of the dataset at `name`, the block of this size at `begins`, as numbers of `dtype`."""
-    for row, first in zip(rows, begins, strict=True):
+    """Yield, for each group of ascending rows, those rows of the dataset at `name` as numbers of `dtype`.
+
+    With `windows`, only what is from a begin to an end along each of their axes, a list of these for each group.
+    """
+    for group, window in zip(groups, windows or repeat(()), strict=False):
         try:
             (dataset,) = _datasets(path, inode, name)
-            place = tuple(slice(begin, begin + length) for begin, length in zip(first, size, strict=True))
-            found = np.ascontiguousarray(dataset[(row, *place)], np.dtype(dtype))
+            place = (slice(group[0], group[-1] + 1), *(slice(*ends) for ends in window))
+            found = np.ascontiguousarray(dataset[place][np.subtract(group, group[0])], np.dtype(dtype))
         except DAMAGE as error:
-            raise _damaged(path, name, row, error) from error
+            raise _damaged(path, name, group[0], error) from error
         yield found.reshape(-1).view(np.uint8).data
 
 

@@ -17,25 +17,23 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..format.file_table import FileTable
-from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system import portable
-from ..system.types import Column, Rows, Stored
+from ..system.types import Rows, Stored
 from . import located_rows
 from ._writing import Writer, fields_text, parse_fields, size_of
 from .base import Container
-from .files import BaseReader, RawFile, check_request
+from .extents import FileSpans
+from .files import RawFile, SpanReader
 from .lmdb_pages import Pages
-from .out_arrays import as_rows, check_out
 from .row_locator import LmdbKeys, MemoryRows, RowLocator, not_mapped
 
 _SHARD_KEY = b"\xff" * 8
@@ -129,7 +127,7 @@ class _Shard:
         pages: its pages.
         first: the index of its first sample.
         count: its number of samples.
-        columns: the hidden columns, by name, [n] of their bytes.
+        columns: the hidden columns, by name.
         locators: where the fields are, for compiled lookups; empty without the compiled part.
     """
 
@@ -143,6 +141,9 @@ class _Shard:
         self.columns: dict[str, FileTable] = {}
         self.locators: dict[str, RowLocator] = {}
 
+    def __len__(self) -> int:
+        return self.count
+
     def check_size(self) -> None:
         """Raise ShardCorrupt if the file is shorter now than by its own account."""
         if (size := os.fstat(self.file.fd).st_size) < self.pages.extent:
@@ -155,7 +156,7 @@ class _Shard:
 
 
 @final
-class LmdbReader(BaseReader[_Shard]):
+class LmdbReader(SpanReader[_Shard]):
     """A `Reader`. It looks keys up in the file's pages itself, because the LMDB library trusts them."""
 
     def _open(self) -> _Shard:
@@ -180,51 +181,21 @@ class LmdbReader(BaseReader[_Shard]):
                 start, size = span
                 if size != (expected := shard.count * field.row_bytes):
                     raise ShardCorrupt(f"{path}: column {name!r} has {size} of {expected} bytes")
-                column = FileTable(file, np.dtype((np.uint8, (field.row_bytes,))), shard.count, start)
+                column = FileTable(file, np.dtype((field.row_dtype, field.row_shape)), shard.count, start)
                 shard.columns[name], locator = column, MemoryRows.in_file(column)
             if native.library() is not None:
                 shard.locators[name] = locator
         return shard
 
-    def __len__(self) -> int:
-        return self._shard().count
-
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        shard = self._shard()
-        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
-        shard.check_size()
-        if field in shard.columns:
-            out = check_out(out, len(rows), kind)
-            shard.columns[field].take(rows, out=as_rows(out, kind))
-            return out
-        values = shard.file.read_values(*self._spans(shard, rows, field), rows, field, most)
-        if not kind.fixed:
-            return values
-        size = kind.row_bytes
-        if set(map(len, values)) - {size}:
-            row, wrong = next((row, len(value)) for row, value in zip(rows, values, strict=True) if len(value) != size)
-            raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: expected {size} bytes, got {wrong}")
-        if out is None:
-            return np.frombuffer(bytearray().join(values), kind.row_dtype).reshape(len(rows), *kind.row_shape)
-        as_rows(check_out(out, len(rows), kind), kind).reshape(-1)[:] = np.frombuffer(b"".join(values), np.uint8)
-        return out
-
     def locator(self, field: str) -> RowLocator | None:
         return self._shard().locators.get(field)
 
-    def _file_and_offsets(self, rows: Rows, field: str) -> tuple[RawFile, NDArray[np.int64], NDArray[np.bool_]] | None:
-        shard, kind = self._shard(), self._fields[field]
-        if field in shard.columns:
-            return None
+    def _column(self, shard: _Shard, field: str) -> FileTable | None:
         shard.check_size()
-        offsets, sizes = self._spans(shard, rows, field)
-        for i in np.flatnonzero(sizes != kind.row_bytes)[:1].tolist():
-            place = f"{self._path}, field {field!r}, row {rows[i]}"
-            raise ShardCorrupt(f"{place}: expected {kind.row_bytes} bytes, got {sizes[i]}")
-        return shard.file, offsets, np.ones(len(rows), np.bool_)
+        return shard.columns.get(field)
 
-    def _spans(self, shard: _Shard, rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the offset and size of each value, int64 [n] each."""
+    def _spans(self, shard: _Shard, rows: Rows, field: str) -> FileSpans:
+        shard.check_size()
         locator = shard.locators.get(field)
         try:
             spans = None if locator is None else located_rows.locate(locator, rows)

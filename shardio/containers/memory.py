@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..format.fields import Field
-from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows, Stored
 from ._writing import Writer
 from .base import Container
-from .files import BaseReader, check_request
-from .out_arrays import check_out, check_value_bytes
+from .extents import Blocks
+from .field_reader import ColumnRows
+from .files import BaseReader
+from .out_arrays import check_value_bytes
 from .row_locator import MemoryRows, RowLocator
 
 
@@ -23,6 +24,9 @@ from .row_locator import MemoryRows, RowLocator
 class _Shard:
     count: int
     columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return self.count
 
 
 _SHARDS: dict[str, _Shard] = {}
@@ -66,23 +70,16 @@ class MemoryReader(BaseReader[_Shard]):
                 raise ShardCorrupt(f"{self._path}: has no field {name!r}")
         return shard
 
-    def __len__(self) -> int:
-        return self._shard().count
-
     def __getstate__(self) -> dict[str, Any]:
         return vars(self)
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        shard = self._shard()
-        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
-        column = shard.columns[field]
-        if isinstance(column, list):
-            values = [column[row] for row in rows.tolist()]
-            check_value_bytes(max(map(len, values), default=0), most, f"{self._path}, field {field!r}")
-            return values
-        out = check_out(out, len(rows), kind)
-        out[...] = column[rows]
-        return out
+    def _read(self, shard: _Shard, rows: Rows, field: str, out: NDArray[Any], most: int, blocks: Blocks | None) -> None:
+        ColumnRows(np.asarray(shard.columns[field])).read(rows, out, most, blocks)
+
+    def _read_values(self, shard: _Shard, rows: Rows, field: str, most: int) -> list[bytes]:
+        values = [bytes(shard.columns[field][row]) for row in rows.tolist()]
+        check_value_bytes(max(map(len, values), default=0), most, f"{self._path}, field {field!r}")
+        return values
 
     def locator(self, field: str) -> RowLocator | None:
         column = self._shard().columns[field]

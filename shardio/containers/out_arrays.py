@@ -1,6 +1,5 @@
 """The arrays that readers fill: given ones that fit, or new ones; and limits of what is read into memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from numpy.typing import NDArray
 from ..errors import BadSample
 from ..format.fields import Field
 from ..system import allocation
-from ..system.types import Rows
 from .extents import Blocks
 from .packed_values import Scratch
 
@@ -25,8 +23,7 @@ def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any
 
     Raises ValueError if it does not fit, MemoryError if there is not enough for a new one.
     """
-    shape = (count, *field.row_shape)
-    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
+    return _fitting(out, (count, *field.row_shape), field)
 
 
 def check_blocks(blocks: Blocks, out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
@@ -43,20 +40,7 @@ def check_blocks(blocks: Blocks, out: NDArray[Any] | None, count: int, field: Fi
     room = np.array(field.row_shape[-axes:], np.int64) - blocks.size
     for number in np.flatnonzero(((begins < 0) | (begins > room)).any(axis=1))[:1].tolist():
         raise ValueError(f"a block of {blocks.size} at {begins[number].tolist()} is not in rows of {field.row_shape}")
-    shape = (count, *blocks.shape(field.row_shape))
-    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
-
-
-def cut_rows(
-    read: Callable[[Rows, NDArray[Any]], object], rows: Rows, blocks: Blocks, field: Field, out: NDArray[Any]
-) -> None:
-    """Fill `out` with blocks of rows of a fixed field, which `read` reads whole, into an array: one at a time."""
-    whole, held = allocation.empty((1, *field.row_shape), field.row_dtype), None
-    for number in np.argsort(rows, kind="stable").tolist():
-        if rows[number] != held:
-            read(rows[number : number + 1], whole)
-            held = rows[number]
-        out[number] = whole[0][blocks.place(number)]
+    return _fitting(out, (count, *blocks.shape(field.row_shape)), field)
 
 
 def part_memory(out: NDArray[Any] | None, count: int, field: Field, scratch: Scratch | None) -> NDArray[Any]:
@@ -67,10 +51,12 @@ def part_memory(out: NDArray[Any] | None, count: int, field: Field, scratch: Scr
     shape = (count, *field.entry_shape)
     if out is None and scratch is not None:
         return scratch.take(count * field.entry_bytes).view(field.row_dtype).reshape(shape)
-    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
+    return _fitting(out, shape, field)
 
 
-def _fitting(out: NDArray[Any], shape: tuple[int, ...], field: Field) -> NDArray[Any]:
+def _fitting(out: NDArray[Any] | None, shape: tuple[int, ...], field: Field) -> NDArray[Any]:
+    if out is None:
+        return allocation.empty(shape, field.row_dtype)
     if out.shape != shape or out.dtype != field.row_dtype or not out.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous, {shape} of {field.row_dtype}, got {out.shape} of {out.dtype}")
     return out

@@ -70,20 +70,17 @@ class StackedRows(FieldReader):
     def __len__(self) -> int:
         return len(self.variables[0])
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        for number, variable in enumerate(self.variables):
-            variable.read(rows, out[:, number], most)
-
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
+        if blocks is None:
+            for number, variable in enumerate(self.variables):
+                variable.read(rows, out[:, number], most)
+            return
         # No variable is read in vain.
         for number, (variable, places, inner) in enumerate(self._touched(rows, blocks)):
             if not len(places):
                 continue
             found = np.empty((len(places), *out.shape[2:]), out.dtype)
-            if inner is None:
-                variable.read(rows[places], found, most)
-            else:
-                variable.read_blocks(rows[places], inner, found, most)
+            variable.read(rows[places], found, most, inner)
             first = blocks.begins[places, 0] if len(blocks.size) == self.axes else 0
             out[places, number - first] = found
 

@@ -208,7 +208,6 @@ def test_stacks_of_many_files_are_read_in_one_call(tmp_path: Path, monkeypatch: 
     dataset = shardio.open(tmp_path / "out")
     if native.library() is not None:
         monkeypatch.setattr(StackedRows, "read", None)
-        monkeypatch.setattr(StackedRows, "read_blocks", None)
     wanted = values.reshape(3, 20, 40, 50)[[2, 0, 1]].swapaxes(0, 1)
     others = small.reshape(3, 20, 6).swapaxes(0, 1)
     for rows in (rng.integers(0, 20, 13), np.empty(0, np.int64)):
