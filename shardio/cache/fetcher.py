@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import add, attrgetter, sub
-from queue import SimpleQueue
 from typing import TypeAlias, final
 
 import numpy as np
@@ -193,7 +192,7 @@ class Fetcher:
         if held is None:
             return None
         hold, claims = held
-        self._start(self._ahead, wanted, claims, SimpleQueue())
+        self._start(self._ahead, wanted, claims)
         return hold
 
     def keep(self, wanted: Wanted) -> Hold:
@@ -259,15 +258,11 @@ class Fetcher:
 
     def _complete(self, hold: Hold, wanted: Wanted, claims: Parts, begun: float) -> bool:
         """Fetch the pieces claimed, and wait for those that others fetch; return False if there is no room any more."""
-        outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
-        pending = self._start(self._needed, wanted, claims, outcomes)
+        pending = self._start(self._needed, wanted, claims)
         nap, look = 0.0005, time.monotonic() + _LOOK_SECONDS
         while not hold.present:
             if pending:
-                error = outcomes.get()
-                pending -= 1
-                if error is not None:
-                    raise error
+                pending.popleft().wait()
                 continue
             time.sleep(nap)
             nap = min(_LONGEST_NAP, 1.5 * nap)
@@ -275,41 +270,21 @@ class Fetcher:
                 look = time.monotonic() + _LOOK_SECONDS
                 if (others := self.cache.take_over(hold)) is None:
                     return False
-                pending = self._start(self._needed, wanted, others, outcomes)
+                pending = self._start(self._needed, wanted, others)
                 if not pending and time.monotonic() > begun + PATIENCE:
                     raise CacheError(f"{self.cache.folder}: pieces that others fetch have not come in {PATIENCE:.0f} s")
         return True
 
-    def _start(
-        self, team: "_Team", wanted: Wanted, claims: Parts, outcomes: "SimpleQueue[BaseException | None]"
-    ) -> int:
-        """Have claimed pieces fetched; return the number of outcomes that will come."""
-        files = {id(file.cached): file for file, _ in wanted}
-        count = 0
+    def _start(self, team: "_Team", wanted: Wanted, claims: Parts) -> deque[background.Call]:
+        """Have claimed pieces fetched; return the calls that do it."""
+        files, calls = {id(file.cached): file for file, _ in wanted}, deque[background.Call]()
         for cached, pieces in claims:
             file = files[id(cached)]
             for first, stop in file.runs(pieces, self._pace.longest_run):
-                count += 1
-                ahead = team is self._ahead
-                fetch = partial(self._fetch_and_tell, file, first, stop, outcomes, ahead=ahead)
-                team.submit(fetch, (stop - first) * PIECE)
-        return count
-
-    def _fetch_and_tell(
-        self,
-        file: RemoteFile,
-        first: int,
-        stop: int,
-        outcomes: "SimpleQueue[BaseException | None]",
-        *,
-        ahead: bool,
-    ) -> None:
-        try:
-            self._fetch_run(file, first, stop, ahead=ahead)
-        except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
-            outcomes.put(error)
-        else:
-            outcomes.put(None)
+                fetch = partial(self._fetch_run, file, first, stop, ahead=team is self._ahead)
+                calls.append(background.Call(fetch))
+                team.submit(calls[-1].run, (stop - first) * PIECE)
+        return calls
 
     def _fetch_run(self, file: RemoteFile, first: int, stop: int, *, ahead: bool) -> None:
         """Fetch adjacent pieces, which this process has claimed."""
@@ -349,21 +324,21 @@ class Fetcher:
         )
 
     def _read_joined(self, file: RemoteFile, joined: JoinedObjects, first: int, stop: int) -> Buffer:
-        """Read adjacent pieces of one of several objects; raise what `Objects.check` raises if it is another one."""
+        """Read adjacent pieces of one of several objects; raise what its `check` raises if it is another one."""
         number, start, end = joined.place(first, stop)
-        name, asked = joined.objects.name(number), time.monotonic()
+        name, asked = joined.name(number), time.monotonic()
         try:
             content = file.store.read(name, start, end)
         except (StoreUnavailable, AccessDenied):
             raise
         except ObjectNotFound:
-            joined.objects.check(number, None)
+            joined.check(number, None)
             raise
         except StoreError:  # as of bytes that are no more there
-            joined.objects.check(number, file.store.info(name))
+            joined.check(number, file.store.info(name))
             raise
         self._pace.answered(len(content.data), time.monotonic() - asked)
-        joined.objects.check(number, content.info)
+        joined.check(number, content.info)
         if len(content.data) != end - start:
             raise StoreError(
                 f"{file.store.url}/{name}: bytes {start} to {end - 1} were asked for, {len(content.data)} bytes came"

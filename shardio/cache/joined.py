@@ -3,8 +3,7 @@
 So a store of a million small objects takes one file and one table of the cache, and not a million of them.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, final
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +12,24 @@ from ..format.pieces import PIECE, runs
 from ..stores.base import ObjectInfo
 
 
-class Objects(Protocol):
-    """Objects by number, as an index names them."""
-
-    def name(self, number: int) -> str:
-        """Return the name of an object in its store."""
-
-    def check(self, number: int, found: ObjectInfo | None) -> None:
-        """Raise an error that names an object unless the store has the one that was indexed; None if it has none."""
-
-
-@final
-@dataclass(frozen=True, eq=False, slots=True)
-class JoinedObjects:
-    """Objects that are one file in a cache.
+class JoinedObjects(ABC):
+    """Objects that are one file in a cache, by number, as an index names them.
 
     Attributes:
-        objects: their names, and what they have to be.
         sizes: their bytes, int64 [objects].
         begins: the first piece of each, and where the last one ends, int64 [objects + 1].
     """
 
-    objects: Objects
-    sizes: NDArray[np.int64]
-    begins: NDArray[np.int64]
+    def __init__(self, sizes: NDArray[np.int64]) -> None:
+        self.sizes, self.begins = sizes, first_pieces(sizes)
 
-    @staticmethod
-    def of(objects: Objects, sizes: NDArray[np.int64]) -> "JoinedObjects":
-        """Join objects of these sizes."""
-        return JoinedObjects(objects, sizes, first_pieces(sizes))
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """Return the name of an object in its store."""
+
+    @abstractmethod
+    def check(self, number: int, found: ObjectInfo | None) -> None:
+        """Raise an error that names an object unless the store has the one that was indexed; None if it has none."""
 
     @property
     def size(self) -> int:

@@ -10,7 +10,7 @@ import os
 import stat
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sized
 from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar, final
@@ -24,8 +24,8 @@ from ..format.fields import Field
 from ..format.file_table import FileTable, TableFile, map_file, naming_loss
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
-from ..system import allocation, portable
-from ..system.regular_files import check_regular, open_regular
+from ..system import allocation
+from ..system.regular_files import FOLDER, check_regular, open_below, open_regular
 from ..system.types import Column, Rows
 from . import located_rows
 from .extents import NO_BYTES, Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
@@ -263,9 +263,9 @@ class RawFolder:
     def __init__(self, path: Path, below: str = "") -> None:
         self.path = path / below
         try:
-            root = os.open(path, _FOLDER)
+            root = os.open(path, FOLDER)
             try:
-                self.fd = _below(root, [part for part in below.split("/") if part])
+                self.fd = open_below(root, [part for part in below.split("/") if part], FOLDER)
             finally:
                 os.close(root)
         except OSError as error:
@@ -288,42 +288,18 @@ class RawFolder:
         return descriptor, status
 
     def _descriptor_of(self, name: str) -> int | None:
-        *folders, last = name.split("/")
-        if native.library() is not None and _NO_NAMES.isdisjoint((*folders, last)) and "\0" not in name:
+        names = name.split("/")
+        if native.library() is not None and _NO_NAMES.isdisjoint(names) and "\0" not in name:
             descriptor = compiled.open_below(self.fd, os.fsencode(name))
             if descriptor >= 0:
                 return descriptor
         # Folder by folder, where this cannot be done in one call, or for the error.
-        try:
-            folder = _below(self.fd, folders) if folders else self.fd
-        except FileNotFoundError:
-            return None
-        try:
-            return os.open(last, _FILE, dir_fd=folder)
-        except FileNotFoundError:
-            return None
-        finally:
-            if folders:
-                os.close(folder)
+        with contextlib.suppress(FileNotFoundError):
+            return open_below(self.fd, names, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return None
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_NAMES = frozenset(("", ".", ".."))
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-def _below(folder: int, names: Sequence[str]) -> int:
-    """Open a folder some levels below another one, without following links."""
-    opened = os.open(".", portable.O_PATH | _FOLDER, dir_fd=folder)
-    for name in names:
-        try:
-            if name in _NO_NAMES:
-                raise OSError(errno.EINVAL, "not the name of a folder", name)
-            inner = os.open(name, portable.O_PATH | os.O_NOFOLLOW | _FOLDER, dir_fd=opened)
-        finally:
-            os.close(opened)
-        opened = inner
-    return opened
 
 
 _mapped = 0  # bytes, by map_within_budget; approximate where threads open files at once

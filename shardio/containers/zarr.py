@@ -139,8 +139,7 @@ class ZarrContainer(Container):
         return (array_index.path_of(Path(name)).name,)
 
     def joined(self, path: Path, url: Url) -> JoinedObjects:
-        objects = ChunkObjects(url, zarr_index.read(path))
-        return JoinedObjects.of(objects, objects.sizes)
+        return ChunkObjects(url, zarr_index.read(path))
 
     def touch(self, shard: OpenedShard) -> bool:
         return True  # opening it reads nothing but its index

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.joined import first_pieces
+from ..cache.joined import JoinedObjects, first_pieces
 from ..errors import ShardCorrupt
 from ..format.file_table import parts
 from ..format.pieces import PIECE
@@ -29,8 +29,8 @@ _CHANGED = "was written anew since it was indexed"
 
 
 @final
-class ChunkObjects:
-    """The chunks of a store as objects, in the order of its index; of a zip file that one file: see `Objects`.
+class ChunkObjects(JoinedObjects):
+    """The chunks of a store as objects, in the order of its index; of a zip file that one file.
 
     Args:
         url: the store, in its bucket or folder.
@@ -45,17 +45,11 @@ class ChunkObjects:
             where = ("a bucket", "on a disk") if index.objects else ("a folder", "in a bucket")
             raise ShardCorrupt(f"{url}: was indexed in {where[0]}, and is {where[1]}: index it anew here")
         self._arrays = [(array.path, of_array(array.metadata), array.chunks) for array in index.arrays.values()]
-        for path, _, chunks in self._arrays:
-            if (path and not _NO_PARTS.isdisjoint(path.split("/"))) or "\0" in path:
-                raise ShardCorrupt(f"{url}: its index names an array {path!r}")
+        for _, _, chunks in self._arrays:
             if index.zipped is None and len(chunks) and int(np.asarray(chunks["size"]).min()) < 0:
                 raise ShardCorrupt(f"{url}: its index names chunks of fewer than 0 bytes")
         self._ends = np.cumsum([len(chunks) for _, _, chunks in self._arrays])
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each object."""
-        return _object_sizes(self._index)
+        super().__init__(_object_sizes(index))
 
     def name(self, number: int) -> str:
         path, key, _ = self._chunk(number)
@@ -81,9 +75,6 @@ class ChunkObjects:
         entry = chunks[number - int(self._ends[place]) + len(chunks)]
         key = layout.key(list(map(int, np.unravel_index(int(entry["number"]), layout.grid))))
         return path, key, (int(entry["size"]), int(entry["state"]))
-
-
-_NO_PARTS = frozenset(("", ".", ".."))
 
 
 def _object_sizes(index: ZarrIndex) -> NDArray[np.int64]:

@@ -6,18 +6,18 @@ import stat
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
 from ..errors import AccessDenied, ObjectChanged, ObjectNotFound, StoreError, StoreUnavailable
 from ..system import forks, portable, processes
 from ..system.file_systems import file_system
-from ..system.types import Buffer
-from .base import Condition, Content, ObjectInfo
+from ..system.regular_files import FOLDER, open_below
+from .base import Content, ObjectInfo
 
 MOST_OPEN = 256
 """Files that are held open, as opening one asks the servers of a parallel file system; fewer if the process may not."""
@@ -56,15 +56,11 @@ def _opened_below(folder: Path, name: str) -> int:
     first, *inner = name.split("/")
     if not inner:
         return os.open(folder / first, _OPEN)
-    opened = os.open(folder / first, portable.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part in inner:
-        kind = portable.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if part is not inner[-1] else _OPEN
-        try:
-            below = os.open(part, kind | os.O_NOFOLLOW, dir_fd=opened)
-        finally:
-            os.close(opened)
-        opened = below
-    return opened
+    opened = os.open(folder / first, FOLDER)
+    try:
+        return open_below(opened, inner, _OPEN)
+    finally:
+        os.close(opened)
 
 
 def modified_ns(found: ObjectInfo) -> int:
@@ -122,25 +118,16 @@ class FolderStore:
         with self._naming(name, "size"):
             return self._info(name, os.stat(self._folder / name))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        raise self._only_read()
+    def write(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to change the folder."""
+        raise StoreError(f"{self._folder}: a folder whose files a cache keeps is only read")
 
-    def write(self, name: str, data: Buffer, *, condition: Condition = None) -> NoReturn:
-        raise self._only_read()
-
-    def upload(self, name: str, path: Path) -> NoReturn:
-        raise self._only_read()
-
-    def delete(self, names: Sequence[str]) -> NoReturn:
-        raise self._only_read()
+    list = upload = delete = write
 
     def renew(self) -> None:
         """Have each file opened anew: who may read it is asked when it is opened."""
         with self._lock:
             self._files.clear()
-
-    def _only_read(self) -> StoreError:
-        return StoreError(f"{self._folder}: a folder whose files a cache keeps is only read")
 
     def _opened(self, name: str) -> _File:
         """Return an open file, another one if `name` leads to another one by now."""

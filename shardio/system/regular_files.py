@@ -3,6 +3,11 @@
 import errno
 import os
 import stat
+from collections.abc import Sequence
+
+from .portable import O_PATH
+
+FOLDER = O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_regular(path: str | os.PathLike[str], flags: int) -> int:
@@ -18,6 +23,20 @@ def open_regular(path: str | os.PathLike[str], flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def open_below(folder: int, names: Sequence[str], flags: int) -> int:
+    """Open what is some levels below an open folder, by the flags of `os.open`, and follow no link on the way."""
+    opened = os.open(".", FOLDER, dir_fd=folder)
+    for level, name in enumerate(names, 1):
+        try:
+            if name in ("", ".", ".."):
+                raise OSError(errno.EINVAL, "not the name of a file or a folder", name)
+            inner = os.open(name, (flags if level == len(names) else FOLDER) | os.O_NOFOLLOW, dir_fd=opened)
+        finally:
+            os.close(opened)
+        opened = inner
+    return opened
 
 
 def check_regular(path: str | os.PathLike[str]) -> os.stat_result:

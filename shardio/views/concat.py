@@ -148,7 +148,7 @@ class Concat(BaseDataset):
         parts = []
         for part in self.parts(self._checked(indices)):
             parts.append((self._datasets[part.source].selection(part.indices, max_value_bytes), part.rows))
-        return JoinedSelection(self.field, len(indices), parts)
+        return _joined(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
@@ -185,11 +185,11 @@ class JoinedSelection:
         for part, _ in self._parts:
             part.locate(fields)
 
-    def __getitem__(self, part: slice) -> JoinedSelection:
+    def __getitem__(self, part: slice) -> Any:
         start, stop, _ = part.indices(self._count)
         cuts = [(each, rows, slice(*np.searchsorted(rows, (start, stop)).tolist())) for each, rows in self._parts]
         parts = [(each[cut], rows[cut] - start) for each, rows, cut in cuts if cut.start < cut.stop]
-        return JoinedSelection(self._field, stop - start, parts)
+        return _joined(self._field, stop - start, parts)
 
     @contextmanager
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
@@ -211,24 +211,18 @@ class JoinedSelection:
         return holds
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        if len(self._parts) == 1:
-            return self._parts[0][0].column(name, out)
         array = check_out(out, self._count, self._field(name))
         for part, rows in self._parts:
             array[rows] = part.column(name)
         return array
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        if len(self._parts) == 1:
-            return self._parts[0][0].blocks(name, blocks, out)
         array = check_blocks(blocks, out, self._count, self._field(name))
         for part, rows in self._parts:
             array[rows] = part.blocks(name, blocks[rows])
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        if len(self._parts) == 1:
-            return self._parts[0][0].values(name, scratch)
         values: list[Buffer] = [b""] * self._count
         for part, rows in self._parts:
             for row, value in zip(rows.tolist(), part.values(name), strict=True):
@@ -243,8 +237,6 @@ class JoinedSelection:
         out: NDArray[Any] | None = None,
         scratch: Scratch | None = None,
     ) -> NDArray[Any]:
-        if len(self._parts) == 1:
-            return self._parts[0][0].parts(name, begins, ends, out, scratch)
         read = [part.parts(name, begins[rows], ends[rows]) for part, rows in self._parts]
         stops = np.cumsum(ends - begins)
         starts = stops - (ends - begins)
@@ -264,6 +256,11 @@ class JoinedSelection:
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
+
+
+def _joined(field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArray[np.int64]]]) -> SelectedSamples:
+    """Return the selection of all parts; of a single one, that itself."""
+    return parts[0][0] if len(parts) == 1 else JoinedSelection(field, count, parts)
 
 
 def hashed(parts: Any) -> str:

@@ -74,6 +74,7 @@ class SelectedSamples(Protocol):
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field; they may be views of `scratch` if that is given."""
+        raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
 
     def parts(
         self,
@@ -97,6 +98,7 @@ class SelectedSamples(Protocol):
         Raises ShardCorrupt, which names the sample, for a value that has fewer entries than that, or not as many as
         the hidden column says.
         """
+        raise ConfigError(f"all values of field {name!r} have one size, so that it has no parts")
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a block of each sample's value of a field whose values all have one size: `column(name)`, cut.

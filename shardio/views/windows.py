@@ -18,7 +18,7 @@ from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.types import Buffer, Indices
+from ..system.types import Indices
 from .derived import Grouped
 from .index_map import IndexMap
 from .readable import ReadableDataset, SelectedSamples, Stored, whole_numbers
@@ -51,7 +51,7 @@ def windowed(fields: Mapping[str, Field], length: int, path: object) -> dict[str
 
 
 @final
-class WindowSelection:
+class WindowSelection(SelectedSamples):
     """Windows to read, in a fixed order: each row is read once, however many of the windows hold it.
 
     Args:
@@ -132,19 +132,6 @@ class WindowSelection:
         if field.optional:
             array[~self.column(present_column(name))] = 0
         return array
-
-    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
-
-    def parts(
-        self,
-        name: str,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        out: NDArray[Any] | None = None,
-        scratch: Scratch | None = None,
-    ) -> NDArray[Any]:
-        raise ConfigError(f"all values of field {name!r} have one size, so that it has no parts")
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out)
