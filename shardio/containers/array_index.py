@@ -13,9 +13,9 @@ index is replaced as a whole, so that one that is cut, damaged or put together o
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -74,20 +74,25 @@ def write(
             f"{directory.path / name}: an index describes fields in at most {_MOST_JSON} bytes, and these take "
             f"{len(text)}: take fewer fields"
         )
-    state = xxhash.xxh3_128()
     with directory.replacing(name) as file:
+        write_tables(file, text, tables.values())
 
-        def put(data: Buffer) -> None:
-            state.update(data)
-            file.write(data)
 
-        for table in (np.frombuffer(text, _BYTE), *tables.values()):
-            put(npy.header_of(table.dtype.base, table.shape))
-            for part in parts(table):
-                put(np.ascontiguousarray(part).reshape(-1).view(_BYTE).data)
-            put(bytes(-file.tell() % _ALIGN))
-        put(_SUM_HEADER)
-        file.write(state.digest())
+def write_tables(file: IO[bytes], text: bytes, tables: Iterable[Table]) -> None:
+    """Write a JSON text and tables to an empty file, and behind them the checksum of all."""
+    state = xxhash.xxh3_128()
+
+    def put(data: Buffer) -> None:
+        state.update(data)
+        file.write(data)
+
+    for table in (np.frombuffer(text, _BYTE), *tables):
+        put(npy.header_of(table.dtype.base, table.shape))
+        for part in parts(table):
+            put(np.ascontiguousarray(part).reshape(-1).view(_BYTE).data)
+        put(bytes(-file.tell() % _ALIGN))
+    put(_SUM_HEADER)
+    file.write(state.digest())
 
 
 def read(shard: Path, container: str, described: type[T], *, mapped: bool = False) -> tuple[T, dict[str, Table]]:
@@ -109,7 +114,7 @@ def read(shard: Path, container: str, described: type[T], *, mapped: bool = Fals
         if head.container != container:
             raise ValueError(f"it is that of a file of the container {head.container!r}")
         found = msgspec.convert(head.described, described)
-        tables = _tables_of(file, head)
+        tables = read_tables(file, head.tables)
     if ROWS in tables:
         table_of(shard, tables, ROWS, np.dtype(np.int64))
     return found, tables
@@ -162,7 +167,15 @@ def _naming_damage(path: Path) -> Iterator[None]:
 
 
 def _head_of(file: TableFile) -> _Head:
-    """Compare an index with its checksum, and return its JSON value."""
+    head = read_json(file)
+    if (head["format"], head["version"]) != (_FORMAT, _VERSION):
+        raise ValueError("it is of another format or version")
+    check_requires(head["requires"], file.path, ShardCorrupt)
+    return msgspec.convert(head, _Head)
+
+
+def read_json(file: TableFile) -> Any:
+    """Compare what `write_tables` wrote with its checksum, and return its JSON value; ValueError for anything else."""
     end = file.size - _SUM_BYTES
     state = xxhash.xxh3_128()
     for block in file.blocks(0, end):
@@ -172,20 +185,17 @@ def _head_of(file: TableFile) -> _Head:
     place = file.npy()
     if place.dtype != _BYTE or place.rows > _MOST_JSON:
         raise ValueError(f"it begins with {place.rows} of {place.dtype}, not with at most {_MOST_JSON} bytes of JSON")
-    head = strict_json.parse(file.bytes(place.start, place.stop), nan=True)
-    if (head["format"], head["version"]) != (_FORMAT, _VERSION):
-        raise ValueError("it is of another format or version")
-    check_requires(head["requires"], file.path, ShardCorrupt)
-    return msgspec.convert(head, _Head)
+    return strict_json.parse(file.bytes(place.start, place.stop), nan=True)
 
 
-def _tables_of(file: TableFile, head: _Head) -> dict[str, Table]:
+def read_tables(file: TableFile, names: Sequence[str]) -> dict[str, Table]:
+    """Return the tables that `write_tables` wrote, by the names that they are given; ValueError for other tables."""
     found = dict[str, Table]()
     begin = _aligned(file.npy().stop)
-    for name in head.tables:
+    for name in names:
         dtype, rows, start, stop = file.npy(begin)
         found[name], begin = file.table(dtype, rows, start), _aligned(stop)
-    if len(found) < len(head.tables) or begin != file.size - _SUM_BYTES - len(_SUM_HEADER):
+    if len(found) < len(names) or begin != file.size - _SUM_BYTES - len(_SUM_HEADER):
         raise ValueError("it has other tables than it describes")
     return found
 

@@ -91,7 +91,7 @@ class StoredChunks(ABC):
     def row_offsets(self, rows: Rows, per_chunk: int, row_bytes: int) -> NDArray[np.int64] | None:
         """Return where rows of raw chunks of `per_chunk` whole rows are in the one file that has all, int64 [n].
 
-        -1 for rows that were never written; None unless the file is known to have raw chunks.
+        -1 for rows that were never written; None unless there is such a file.
         """
         return None
 
@@ -170,8 +170,8 @@ class ChunkedRows(FieldReader):
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
         blocks = extent if isinstance(extent, Blocks) else None
         chunks, shape = self.chunks, self.field.row_shape
-        whole_rows = self.chunk[1:] == shape
-        offsets = chunks.row_offsets(rows, self.chunk[0], self.field.row_bytes) if whole_rows else None
+        is_raw = self.chunk[1:] == shape and chunks.is_raw
+        offsets = chunks.row_offsets(rows, self.chunk[0], self.field.row_bytes) if is_raw else None
         if offsets is None:
             return chunks.spans(touched(rows, self.chunk, chunks.grid, blocks))
         there = offsets >= 0

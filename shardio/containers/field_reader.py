@@ -1,4 +1,4 @@
-"""Readers of one field of an open shard: the base class, and readers that decode, choose or hold rows of others."""
+"""Readers of one field of an open shard: the base class, and readers of columns and of decoded numbers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -119,34 +119,6 @@ class DecodedRows(FieldReader):
 
     def tables(self, rows: Rows, extent: Extent | None) -> FileSpans:
         return self.reader.tables(rows, extent)
-
-    @property
-    def chunk_span(self) -> ChunkSpan | None:
-        return self.reader.chunk_span
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SomeRows(FieldReader):
-    """The rows of a file that its index takes for samples: sample i is row `taken[i]`."""
-
-    reader: FieldReader
-    taken: Table
-
-    def __len__(self) -> int:
-        return len(self.taken)
-
-    def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
-        self.reader.read(self.taken.take(rows), out, most, blocks)
-
-    def read_values(self, rows: Rows, most: int) -> list[bytes]:
-        return self.reader.read_values(self.taken.take(rows), most)
-
-    def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
-        return self.reader.spans(self.taken.take(rows), extent)
-
-    def tables(self, rows: Rows, extent: Extent | None) -> FileSpans:
-        return self.reader.tables(self.taken.take(rows), extent)
 
     @property
     def chunk_span(self) -> ChunkSpan | None:

@@ -108,36 +108,25 @@ class RawFile:
         except ValueError as error:
             raise ShardCorrupt(f"{self.path}: empty, or cut short while it was opened") from error
 
-    def map_within_budget(self) -> NDArray[np.uint8] | None:
-        """Map the whole file into memory, for rows so large that its pages count as this process's memory.
-
-        Returns:
-            uint8 [size], read-only; None if that would make more than a quarter of the machine's memory.
-        """
-        global _mapped
-        budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-        if _mapped + self.size > budget:
-            return None
-        mapped = self._map()
-        _mapped += self.size
-        weakref.finalize(mapped, _forget_mapped, self.size)
-        return mapped
-
     def map_parts(self) -> FileMap:
         """Return the whole file in memory, for parts of it: small ones only, if its pages would be beyond the budget.
 
-        It is mapped once; of two threads that do it, one's map is dropped.
+        That is a quarter of the machine's memory, as pages of large parts count as this process's memory. The file is
+        mapped once; of two threads that do it, one's map is dropped.
         """
         if self._parts is None:
             self._parts = self._map_parts()
         return self._parts
 
     def _map_parts(self) -> FileMap:
+        global _mapped
         if not self.size:
             return NOT_MAPPED
-        if (mapped := self.map_within_budget()) is None:
-            mapped = self._map()
+        mapped = self._map()
+        if _mapped + self.size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4:
             return FileMap(mapped.ctypes.data, compiled.SMALL, 0, mapped)
+        _mapped += self.size
+        weakref.finalize(mapped, _forget_mapped, self.size)
         populated = np.zeros(self.size // compiled.GROUP + 1, np.uint8)
         return FileMap(mapped.ctypes.data, self.size, populated.ctypes.data, (mapped, populated))
 
@@ -302,7 +291,7 @@ class RawFolder:
 _NO_NAMES = frozenset(("", ".", ".."))
 
 
-_mapped = 0  # bytes, by map_within_budget; approximate where threads open files at once
+_mapped = 0  # bytes, within the budget of `map_parts`; approximate where threads open files at once
 
 
 def _forget_mapped(size: int) -> None:

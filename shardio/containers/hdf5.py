@@ -27,7 +27,7 @@ from .hdf5_fields import have_spans, open_fields
 from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, Unreadable
 from .joined import joined_files, joined_name
-from .stacked_rows import stacks_among, with_variables
+from .stacked_rows import with_variables
 
 _MOST_ROUNDS = 256
 """Times that opening an adopted file may ask for more pieces; if it takes more, the file comes whole."""
@@ -156,8 +156,7 @@ def open_shard(
         inside, taken = layout.in_file(fields), columns.get(array_index.ROWS)
         others = {name: field for name, field in fields.items() if name not in inside}
         beside = array_index.columns_of(path, columns, others)
-    stacks = stacks_among(inside, layout.names)
-    stored = with_variables(path, inside, stacks)
+    stored = with_variables(path, inside, layout.names)
     readers: dict[str, FieldReader] = {}
     for number, place in enumerate((path, *joined)):
         there = {name: field for name, field in stored.items() if layout.files.get(name, 0) == number}
@@ -166,4 +165,4 @@ def open_shard(
         number = layout.files[lost[0]]
         place = path.with_name(joined_name(path.name, number))
         raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names.get(lost[0])!r}")
-    return ArrayShard.of(path, inside, stacks, readers, beside, taken)
+    return ArrayShard.of(path, inside, layout.names, readers, beside, taken)

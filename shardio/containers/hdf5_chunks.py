@@ -92,7 +92,7 @@ class FileChunks(StoredChunks):
         yield Located(table)
 
     def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        offsets = self._row_offsets(rows, per_chunk, out.shape[1])
+        offsets = self.row_offsets(rows, per_chunk, out.shape[1])
         written: NDArray[np.bool_] = offsets >= 0
         if written.all():
             self.file.read_rows(offsets, out, rows, self.name)
@@ -102,10 +102,7 @@ class FileChunks(StoredChunks):
             out[written] = target
         return written
 
-    def row_offsets(self, rows: Rows, per_chunk: int, row_bytes: int) -> NDArray[np.int64] | None:
-        return self._row_offsets(rows, per_chunk, row_bytes) if self.is_raw else None
-
-    def _row_offsets(self, rows: Rows, per_chunk: int, row_bytes: int) -> NDArray[np.int64]:
+    def row_offsets(self, rows: Rows, per_chunk: int, row_bytes: int) -> NDArray[np.int64]:
         chunks = self.offsets.reshape(-1)[rows // per_chunk]
         return np.where(chunks < 0, -1, chunks + rows % per_chunk * row_bytes)
 

@@ -31,8 +31,9 @@ def stacks_among(fields: Iterable[str], names: Iterable[str]) -> dict[str, list[
     return {name: [of_variable(name, n) for n in range(count)] for name, count in counts.items() if count}
 
 
-def with_variables(path: Path, fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]) -> dict[str, Field]:
+def with_variables(path: Path, fields: Mapping[str, Field], names: Iterable[str]) -> dict[str, Field]:
     """Return fields with the variables of stacks in the place of these; ShardCorrupt for what is no such stack."""
+    stacks = stacks_among(fields, names)
     for name, found in stacks.items():
         if not fields[name].fixed or fields[name].row_shape[:1] != (len(found),):
             raise ShardCorrupt(f"{path}: field {name!r} is no stack of {len(found)} variables, which its index names")
@@ -40,11 +41,9 @@ def with_variables(path: Path, fields: Mapping[str, Field], stacks: Mapping[str,
     return stored | {one: _field_of_variable(fields[name]) for name, found in stacks.items() for one in found}
 
 
-def stack_readers(
-    readers: dict[str, FieldReader], fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]
-) -> None:
+def stack_readers(readers: dict[str, FieldReader], fields: Mapping[str, Field], names: Iterable[str]) -> None:
     """Put the readers of stacks in the place of those of their variables, which `readers` has by name."""
-    for name, found in stacks.items():
+    for name, found in stacks_among(fields, names).items():
         readers[name] = StackedRows(tuple(readers.pop(one) for one in found), len(fields[name].row_shape))
 
 

@@ -24,7 +24,7 @@ from .chunked_rows import ChunkedRows
 from .field_reader import DecodedRows, FieldReader, decoding_of
 from .files import RawFile
 from .joined import joined_files, joined_name
-from .stacked_rows import stacks_among, with_variables
+from .stacked_rows import with_variables
 from .zarr_chunks import array_rows
 from .zarr_files import FolderChunks, PackedChunks
 from .zarr_index import ZarrIndex
@@ -87,10 +87,9 @@ class ZarrReader(ArrayReader):
         fields = {name: field for name, field in self._fields.items() if name != CHECKSUM}
         others = {name: field for name, field in self._fields.items() if name == CHECKSUM}
         beside = array_index.columns_of(self._path, index.columns, others)
-        stacks = stacks_among(fields, index.arrays)
-        stored = with_variables(self._path, fields, stacks)
+        stored = with_variables(self._path, fields, index.arrays)
         readers = {name: self._open_field(name, field, index, stores) for name, field in stored.items()}
-        return ArrayShard.of(self._path, fields, stacks, readers, beside, index.columns.get(array_index.ROWS))
+        return ArrayShard.of(self._path, fields, index.arrays, readers, beside, index.columns.get(array_index.ROWS))
 
     def _open_field(
         self, name: str, field: Field, index: ZarrIndex, stores: Sequence[tuple[Path, RawFile | None]]

@@ -170,15 +170,10 @@ class ZarrChunks(StoredChunks):
         cells, entries = self._stored(numbers)
         if self.layout.shard is None:
             return entries["state"].copy(), zarr_index.stored_bytes(entries["size"])
-        found = []
-        for cell in map(tuple, cells.tolist()):
-            named = self._named(cell)
-            with contextlib.suppress(ShardCorrupt), self._found(named, 0) as shard:  # reading says what is wrong
-                if shard is not None and (inner := self._inner(named, cell, shard)) is not None:
-                    found.append((shard.begin + inner[0], inner[1]))
-        offsets, sizes = np.array(found, np.int64).reshape(-1, 2).T
-        tables = self.tables(numbers)
-        return np.concatenate([tables[0], offsets]), np.concatenate([tables[1], sizes])
+        with self.located(cells) as (table, _, _):
+            found = table[table[:, SIZE] >= 0]
+        offsets, sizes = self.tables(numbers)
+        return np.concatenate([offsets, found[:, OFFSET]]), np.concatenate([sizes, found[:, SIZE]])
 
     def tables(self, numbers: NDArray[np.int64]) -> FileSpans:
         shard = self.layout.shard

@@ -124,15 +124,11 @@ def find_stores(given: Iterable[str], sort: Sort = "name") -> list[Path]:
         elif path.exists():
             stores = [path] if is_store(path) else []
         else:
-            stores = [each for each in _fitting(str(path)) if is_store(each)]
+            stores = [each for each in map(Path, sorted(glob.glob(str(path)))) if is_store(each)]
         if not stores:
             return []
         found += stores
     return found if sort == "name" else sorted(found, key=lambda path: order_key(sort)(str(path)))
-
-
-def _fitting(pattern: str) -> list[Path]:
-    return [Path(name) for name in sorted(glob.glob(pattern))]
 
 
 @final

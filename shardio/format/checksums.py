@@ -66,24 +66,16 @@ def _of_parts(parts: Sequence[Buffer]) -> int:
     return int(state.intdigest())
 
 
-def of_files(paths: Iterable[Path]) -> tuple[int, str]:
-    """Return the total size of some files in bytes, and XXH3-128 over their content end to end, as 32 hex digits."""
-    state, size = xxhash.xxh3_128(), 0
-    for block in _blocks(paths):
-        state.update(block)
-        size += len(block)
-    return size, state.hexdigest()
-
-
 def of_files_and_pieces(paths: Iterable[Path], piece: int) -> tuple[int, str, NDArray[np.uint64]]:
-    """Return what `of_files` does, and XXH3-64 of each piece of the files, from one reading.
+    """Return the total size of some files in bytes, and checksums of all of it and of each piece, from one reading.
 
     Args:
         paths: the files.
         piece: bytes of a piece, a power of two up to 1 MiB; the last one of each file may be shorter.
 
     Returns:
-        Size, checksum, and uint64 [pieces of all files].
+        Size; XXH3-128 over the content of all files end to end, as 32 hex digits; XXH3-64 of each piece, uint64
+        [pieces of all files].
     """
     state, size, sums = xxhash.xxh3_128(), 0, array("Q")
     for block in _blocks(paths):

@@ -131,7 +131,7 @@ class ShardWriter:
             self._writer.close()
         except OSError as error:
             self._raise(error)
-        size, checksum = checksums.of_files(())
+        size, checksum, _ = piece_sums.of_files(())  # of no files, in memory
         if self._directory is not None and self._workplace is not None:
             files = self._container.files(self._workplace.place(self._name))
             size, checksum, table = piece_sums.of_files(files)

@@ -5,7 +5,7 @@ and all shorter documents, is packed by best fit (`views/packing.py`). A documen
 its length (more in rows of 65,536 or more), and a few bits.
 
 ```text
-shardio.packed-<key>.bin     arrays in NumPy's .npy, one after the other; the first is JSON, with a checksum of the rest
+shardio.packed-<key>.bin     JSON and arrays, as `containers/array_index.py` writes them
 ```
 
 The file lies beside the dataset, if its folder may be written, or in the folder `packed` of the cache. The key is a
@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from ..cache.location import given_folder
 from ..cache.private_folder import lasting_path, private_folder, private_place
+from ..containers.array_index import read_json, read_tables, write_tables
 from ..errors import CacheError, ConfigError, ManifestError
 from ..format import manifest
-from ..format.file_table import NpyPlace, Table, TableFile, parts
+from ..format.file_table import Table, TableFile, parts
 from ..output.own_files import packed_name
-from ..system import npy, strict_json
 from ..system.directory import Directory
 from ..system.file_locks import try_lock
 from ..system.replacement import remove_abandoned, replacing
@@ -225,18 +225,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
+    head = {"format": _FORMAT, "version": _VERSION, **of, "full": table.full}
     bits = (table.firsts.bits, table.long.bits, table.begun.bits)
-    arrays = [np.ascontiguousarray(array).reshape(-1) for array in (table.documents, table.sizes, *bits)]
-    checksum = xxhash.xxh3_128()
-    for array in arrays:
-        checksum.update(npy.header_of(array.dtype, array.shape))
-        checksum.update(array.data)
-    head = {"format": _FORMAT, "version": _VERSION, **of, "full": table.full, "checksum": checksum.hexdigest()}
     with replacing(path) as file:
-        for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *arrays):
-            file.write(npy.header_of(array.dtype, array.shape))
-            file.write(array.data)
-            file.write(bytes(-file.tell() % 64))
+        write_tables(file, json.dumps(head).encode(), (table.documents, table.sizes, *bits))
 
 
 def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
@@ -264,25 +256,18 @@ def _checked(file: TableFile, of: Mapping[str, Any]) -> PackedTable:
 
     A checksum is no proof that shardio wrote the file, so numbers are checked by which memory is read.
     """
-    places, begins, checksum = list[NpyPlace](), 0, xxhash.xxh3_128()
-    for number in range(6):
-        place = file.npy(begins)
-        if place.dtype.kind != "u":
-            raise ValueError("no array of unsigned numbers")
-        for block in file.blocks(begins, place.stop) if number else ():
-            checksum.update(block.data)
-        begins = place.stop + -place.stop % 64
-        places.append(place)
-    first, documents_at, sizes_at, *bits_at = places
-    head = strict_json.parse(file.bytes(first.start, first.stop))
+    head = read_json(file)
     full = head["full"]
-    expected = {"format": _FORMAT, "version": _VERSION, **of, "full": full, "checksum": checksum.hexdigest()}
-    if head != expected or type(full) is not int or not 0 <= full < 1 << 62:
-        raise ValueError("another table, or another checksum")
-    if any(each.dtype != np.uint8 or each.rows % 64 for each in bits_at) or documents_at.rows != sizes_at.rows:
+    if head != {"format": _FORMAT, "version": _VERSION, **of, "full": full}:
+        raise ValueError("another table")
+    if type(full) is not int or not 0 <= full < 1 << 62:
+        raise ValueError("no number of rows")
+    documents, sizes, *bits = read_tables(file, ("documents", "sizes", "firsts", "long", "begun")).values()
+    if any(each.dtype.kind != "u" for each in (documents, sizes)) or len(documents) != len(sizes):
+        raise ValueError("no arrays of unsigned numbers")
+    if any((each.dtype.base, each.shape[1:]) != BLOCK_OF_BITS.subdtype for each in bits):
         raise ValueError("no bits")
-    documents, sizes = (file.table(*place[:3]) for place in (documents_at, sizes_at))
-    firsts, long, begun = (with_counts(file.table(BLOCK_OF_BITS, at.rows // 64, at.start)) for at in bits_at)
+    firsts, long, begun = map(with_counts, bits)
     table = PackedTable(of["length"], full, documents, sizes, firsts, long, begun)
     if len(long) != len(begun) or not (
         _are_of(long, of["documents"]) and _begin(firsts, len(sizes)) and _begin(begun, full)

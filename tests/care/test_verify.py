@@ -23,10 +23,11 @@ from PIL import Image
 import shardio
 from shardio import native
 from shardio.care.verify import Verification, verify
+from shardio.containers import piece_sums
 from shardio.conversion.adopt import adopt
 from shardio.engines import image_decoding
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
-from shardio.format import checksums, manifest
+from shardio.format import manifest
 from shardio.format.fields import Field
 from shardio.native.recode import find_damage
 from shardio.system.threads import in_order
@@ -94,7 +95,7 @@ def forge(dataset: shardio.Dataset) -> None:
         told.pop("piece_bytes", None)
         for number, name in enumerate(told["shards"]["names"]):
             files = [dataset.path / name, *dataset.path.glob(f"{Path(name).stem}.idx.npy")]
-            told["shards"]["bytes"][number], told["shards"]["checksums"][number] = checksums.of_files(files)
+            told["shards"]["bytes"][number], told["shards"]["checksums"][number], _ = piece_sums.of_files(files)
 
 
 def change(field: str, number: int) -> tuple[bytes, bytes]:
