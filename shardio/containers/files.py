@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
 from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar, final
+from typing import Any, BinaryIO, Generic, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -402,11 +402,13 @@ class BaseReader(ABC, Generic[T]):
         return {**vars(self), "_closed": False, "_opened": None}
 
 
-class SpanShard(Sized, Protocol):
+class SpanShard(ABC):
     """An open shard whose values are in one file, but for those of columns that are tables."""
 
-    @property
-    def file(self) -> RawFile: ...
+    file: RawFile
+
+    @abstractmethod
+    def __len__(self) -> int: ...
 
 
 S = TypeVar("S", bound=SpanShard)

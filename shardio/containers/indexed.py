@@ -13,12 +13,12 @@ from ..system.types import Rows
 from . import side_index
 from .base import Container, OpenedShard
 from .extents import FileSpans
-from .files import RawFile, SpanReader
+from .files import RawFile, SpanReader, SpanShard
 from .row_locator import MemoryRows, RowLocator, SpanTable, not_mapped
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenShard:
+class _OpenShard(SpanShard):
     """An open file.
 
     Attributes:

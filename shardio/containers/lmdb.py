@@ -32,7 +32,7 @@ from . import located_rows
 from ._writing import Writer, fields_text, parse_fields, size_of
 from .base import Container
 from .extents import FileSpans
-from .files import RawFile, SpanReader
+from .files import RawFile, SpanReader, SpanShard
 from .lmdb_pages import Pages
 from .row_locator import LmdbKeys, MemoryRows, RowLocator, not_mapped
 
@@ -119,7 +119,7 @@ class LmdbWriter(Writer):
 
 
 @final
-class _Shard:
+class _Shard(SpanShard):
     """An open shard.
 
     Attributes:

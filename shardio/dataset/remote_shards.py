@@ -120,12 +120,6 @@ class _Files:
     sums: _Sums | None
 
     @property
-    def beside(self) -> "Sequence[RemoteFile]":
-        """The index of the shard, and the checksums that the store has."""
-        sums = [] if self.sums is None or self.sums.missing else [self.sums.file]
-        return [*self.companions, *sums]
-
-    @property
     def needed_first(self) -> Wanted:
         """The objects and pieces that opening the shard needs."""
         first = [] if self.shard is None else [(self.shard, np.arange(1))]
@@ -410,7 +404,8 @@ class RemoteShards(Shards):
     def _all_files(self, number: int) -> list[RemoteFile]:
         """Return the shard, its index, and the checksums that the store has."""
         files = self._files_of(number)
-        return [self._shard_file(number), *files.beside]
+        sums = [] if files.sums is None or files.sums.missing else [files.sums.file]
+        return [self._shard_file(number), *files.companions, *sums]
 
     def _shard_file(self, number: int) -> RemoteFile:
         """Return the shard itself; of several objects, the file that has all of them in the cache."""

@@ -118,7 +118,7 @@ class Selection:
         array = check_out(out, len(self._rows), field)
         if array.size:
             with self._fetch_field(name):
-                self._read_column(name, field, array)
+                self._read_fixed(name, field, array)
         if name in self._renumbered and (nameless := renumber(array, self._renumbered[name])) is not None:
             shard = self._shards.path(self._numbers[self._which[nameless]])
             raise BadSample(
@@ -130,20 +130,31 @@ class Selection:
             )
         return array
 
-    def _read_column(self, name: str, field: Field, array: NDArray[Any]) -> None:
-        if self._fill(name, array):
-            return
-        if len(self._numbers) == 1:
-            self._shards[self._numbers[0]].read(self._rows, name, array, most=self._most)
-            return
+    def _read_fixed(self, name: str, field: Field, array: NDArray[Any], blocks: Blocks | None = None) -> None:
+        """Fill `array` with values of one size, or a block of each: in one call of compiled code, or by shard."""
+        with self._naming_lost_shards(name):
+            if (located := self._locate(name)) is not None:
+                out = array.reshape(-1).view(np.uint8)
+                if blocks is not None:
+                    filled = located_rows.read_runs(located, field.row_bytes, blocks.runs(field), out)
+                else:
+                    filled = located_rows.read_fixed(located, out.reshape(len(array), -1))
+                if filled:
+                    return
+        target = array if len(self._numbers) == 1 else None
         for number, places in self._groups():
-            reader = self._shards[number]
-            if field.row_bytes <= SMALL_ROW:
-                array[places] = reader.read(self._rows[places], name, most=self._most)
+            reader, rows = self._shards[number], self._rows[places]
+            if blocks is not None:
+                found = reader.read_blocks(rows, name, blocks[places], target, most=self._most)
+            elif target is not None or field.row_bytes <= SMALL_ROW:
+                found = np.asarray(reader.read(rows, name, target, most=self._most))
             else:
                 # In the order of their rows, so that those of a chunk are read one after the other.
-                for place in places[np.argsort(self._rows[places], kind="stable")].tolist():
+                for place in places[np.argsort(rows, kind="stable")].tolist():
                     reader.read(self._rows[place : place + 1], name, array[place : place + 1], most=self._most)
+                continue
+            if target is None:
+                array[places] = found
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a block of each sample's value of a field of one size, see `SelectedSamples.blocks`."""
@@ -155,21 +166,8 @@ class Selection:
             return self.column(name, array)
         if array.size:
             with self._fetch_field(name, blocks):
-                self._read_blocks(name, field, blocks, array)
+                self._read_fixed(name, field, array, blocks)
         return array
-
-    def _read_blocks(self, name: str, field: Field, blocks: Blocks, array: NDArray[Any]) -> None:
-        with self._naming_lost_shards(name):
-            if (located := self._locate(name)) is not None:
-                out = array.reshape(-1).view(np.uint8)
-                if located_rows.read_runs(located, field.row_bytes, blocks.runs(field), out):
-                    return
-        for number, places in self._groups():
-            reader, rows = self._shards[number], self._rows[places]
-            if len(self._numbers) == 1:
-                reader.read_blocks(self._rows, name, blocks, array, most=self._most)
-            else:
-                array[places] = reader.read_blocks(rows, name, blocks[places], most=self._most)
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
@@ -295,13 +293,6 @@ class Selection:
         """Yield the number of each shard, the rows to read of it, and the extents of fields that are not read whole."""
         for number, places in self._groups():
             yield number, self._rows[places], {name: extent[places] for name, extent in extents.items()}
-
-    def _fill(self, name: str, array: NDArray[Any]) -> bool:
-        """Fill `array` in one call of compiled code, and return whether that was possible."""
-        with self._naming_lost_shards(name):
-            located = self._locate(name)
-            out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
-            return located is not None and located_rows.read_fixed(located, out)
 
     @contextmanager
     def _naming_lost_shards(self, name: str) -> Iterator[None]:
