@@ -4,6 +4,8 @@ A sample is its number: `A` has SAMPLES of them, of which the first stand in cla
 are two more sources, and NEW are appended to `A` later. Nothing here imports a library that is compared.
 """
 
+import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,17 +83,47 @@ class Place:
         return GLOBAL_BATCH // self.world
 
 
-class Feed(Protocol):
-    """One rank's loader for one epoch, or for what is left of it."""
+class Feed(ABC):
+    """One rank's loader for one epoch, or for what is left of it; a library without states leaves out the rest."""
 
+    @abstractmethod
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the numbers of the samples of each step."""
 
+    def state(self) -> Any:
+        """The state of this rank after the steps that were taken. Raises NotImplementedError if there is none."""
+        raise NotImplementedError
+
+    def restore(self, state: Any) -> None:
+        """Take a state; call it before iterating."""
+        raise NotImplementedError
+
     def save(self, path: Path) -> None:
-        """Write the state of this rank after the steps that were taken; raise NotImplementedError if it has none."""
+        """Write the state to a file."""
+        path.write_bytes(pickle.dumps(self.state()))
 
     def load(self, path: Path) -> None:
-        """Take the state that a rank of this number has written; call it before iterating."""
+        """Take the state that a rank of this number has written."""
+        self.restore(pickle.loads(path.read_bytes()))  # noqa: S301  # our own
+
+
+class LoaderFeed(Feed):
+    """Batches of a loader with `state_dict` and `load_state_dict`; each is a dict with the tensor `id`."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.loader:
+            yield batch["id"].tolist()
+
+    def state(self) -> Any:
+        """The loader's state."""
+        return self.loader.state_dict()
+
+    def restore(self, state: Any) -> None:
+        """Take a state."""
+        self.loader.load_state_dict(state)
 
 
 class Chooser(Protocol):

@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, object] = {
     "WITHOUT_DEPENDENCIES": (),
     "STAND_INS": (),
     "ENVIRONMENT": MappingProxyType({}),
+    "ELASTIC": "",
 }
 
 
@@ -76,9 +77,9 @@ class Peer:
         return f"{self.library}-{self.variant}" if self.variant else self.library
 
 
-def libraries() -> tuple[str, ...]:
-    """All peers' modules by name: shardio first, the others sorted."""
-    names = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+def libraries(kind: str = "bench") -> tuple[str, ...]:
+    """All peers' modules of a kind by name: shardio first, the others sorted."""
+    names = sorted(path.stem.removeprefix(f"{kind}_") for path in HERE.glob(f"{kind}_*.py"))
     return tuple(sorted(names, key=lambda name: name != REFERENCE))
 
 

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks._choosing import NO_STATE, Chooser, Place
+from benchmarks._peers import load as load_peer
 from benchmarks._run_peer import versions
 
+KIND = "choose"
 JOB_SECONDS = 60.0
 ERROR_LENGTH = 300
 
 
 def load(library: str) -> Chooser:
     """A library's module."""
-    return cast(Chooser, importlib.import_module(f"benchmarks.choose_{library}"))
+    return cast(Chooser, load_peer(library, KIND))
 
 
 def run(module: Chooser, order: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:

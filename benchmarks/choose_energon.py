@@ -14,7 +14,6 @@ from benchmarks._choosing import APPENDED, GLOBAL_BATCH, RANKS, SHARES, SOURCES,
 REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "megatron-energon==7.4.1")
 VERSIONS = ("megatron-energon", "webdataset", "torch")
 IMPORTS = ("megatron.energon",)
-ELASTIC = ""
 HOW = {
     "all": "get_savable_loader, and `energon checkpoint redist`",
     "mix": "a metadataset's blend by weight",
@@ -62,7 +61,7 @@ def feed(task: str, place: Place) -> Feed:
     return _Feed(task, place)
 
 
-class _Feed:
+class _Feed(Feed):
     """A step takes a batch of each worker of this rank."""
 
     def __init__(self, task: str, place: Place) -> None:

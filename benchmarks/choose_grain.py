@@ -19,6 +19,7 @@ from benchmarks._choosing import (
     SHARES,
     SOURCES,
     Feed,
+    LoaderFeed,
     Place,
     is_wanted,
     of_class,
@@ -127,26 +128,19 @@ def _iterator(data: Any, place: Place) -> Any:
     return iter(data[place.rank :: place.world].to_iter_dataset().batch(place.batch_size))
 
 
-class _Feed:
+class _Feed(LoaderFeed):
     """Batches of an iterator of Grain."""
 
-    def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
+    def state(self) -> Any:
+        """The iterator's state."""
+        return self.loader.get_state()
 
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._iterator:
-            yield batch["id"].tolist()
-
-    def save(self, path: Path) -> None:
-        """Write the iterator's state."""
-        path.write_text(json.dumps(self._iterator.get_state()))
-
-    def load(self, path: Path) -> None:
+    def restore(self, state: Any) -> None:
         """Take a state."""
-        self._iterator.set_state(json.loads(path.read_text()))
+        self.loader.set_state(state)
 
 
-class _Stages:
+class _Stages(Feed):
     """The mixture with the first weights, then one with the others that takes its state."""
 
     def __init__(self, place: Place) -> None:
@@ -171,12 +165,12 @@ class _Stages:
         parts = [_source([file]).seed(0).shuffle()[rank::world].to_iter_dataset() for file in files]
         return iter(grain.IterDataset.mix(parts, shares).batch(self._place.batch_size))
 
-    def save(self, path: Path) -> None:
-        """Write the iterator's state, and the steps taken."""
-        path.write_text(json.dumps([self._taken, self._iterator.get_state()]))
+    def state(self) -> Any:
+        """The steps taken, and the iterator's state."""
+        return self._taken, self._iterator.get_state()
 
-    def load(self, path: Path) -> None:
+    def restore(self, state: Any) -> None:
         """Take a state."""
-        self._taken, state = json.loads(path.read_text())
+        self._taken, iterator = state
         self._iterator = self._mixed(SHARES if self._taken < CHANGE // GLOBAL_BATCH else LATER_SHARES)
-        self._iterator.set_state(state)
+        self._iterator.set_state(iterator)

@@ -1,6 +1,5 @@
 """Choosing with Hugging Face datasets, map style, split over nodes, and read by torchdata's StatefulDataLoader."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from benchmarks._choosing import (
     SOURCES,
     TRAIN,
     Feed,
+    LoaderFeed,
     Place,
     is_wanted,
     row,
@@ -26,7 +26,6 @@ REQUIREMENTS = (*bench_huggingface.REQUIREMENTS, "torchdata==0.11.0")
 VERSIONS = ("datasets", "torchdata", "torch")
 IMPORTS = ("datasets", "torchdata.stateful_dataloader")
 ENVIRONMENT = bench_huggingface.ENVIRONMENT
-ELASTIC = ""
 HOW = {
     "all": "shuffle",
     "where": "filter",
@@ -70,7 +69,7 @@ def feed(task: str, place: Place) -> Feed:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     data = split_dataset_by_node(_dataset(task, place.folder), rank=place.rank, world_size=place.world)
-    return _Feed(StatefulDataLoader(data, batch_size=place.batch_size, num_workers=0))
+    return LoaderFeed(StatefulDataLoader(data, batch_size=place.batch_size, num_workers=0))
 
 
 def _dataset(task: str, folder: Path) -> Any:
@@ -108,26 +107,3 @@ def _dataset(task: str, folder: Path) -> Any:
 
 def _is_of(sample: dict[str, Any], number: int) -> bool:
     return bool(sample["label"] == number)
-
-
-class _Feed:
-    """Batches of a StatefulDataLoader."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._loader:
-            yield batch["id"].tolist()
-
-    def save(self, path: Path) -> None:
-        """Write the loader's state."""
-        import torch
-
-        torch.save(self._loader.state_dict(), path)
-
-    def load(self, path: Path) -> None:
-        """Take a state."""
-        import torch
-
-        self._loader.load_state_dict(torch.load(path))

@@ -21,7 +21,6 @@ from benchmarks._choosing import (
 REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "lancedb==0.40.0")
 VERSIONS = ("lancedb", "torch")
 IMPORTS = ("torch.utils.data",)  # lancedb has a thread of its own, which a fork would lose
-ELASTIC = ""
 HOW = {
     "all": "StreamingDataset",
     "where": "StreamingDataset(filter=...)",
@@ -57,7 +56,7 @@ def feed(task: str, place: Place) -> Feed:
     return _Feed(task, place)
 
 
-class _Feed:
+class _Feed(Feed):
     """Batches of a StreamingDataset."""
 
     def __init__(self, task: str, place: Place) -> None:
@@ -103,7 +102,7 @@ class _Feed:
         self._open().load_state_dict(StreamingDataset.merge_state_dicts([state for _, state in found]))
 
 
-class _Part:
+class _Part(Feed):
     """Batches of one part of a split, which a DistributedSampler shares out; it has no state."""
 
     def __init__(self, task: str, place: Place) -> None:
@@ -120,11 +119,3 @@ class _Part:
         sampler: Any = DistributedSampler(data, self._place.world, self._place.rank, seed=0)
         for batch in DataLoader(data, batch_size=self._place.batch_size, sampler=sampler, num_workers=0):
             yield batch["id"].tolist()
-
-    def save(self, path: Path) -> None:
-        """There is no state."""
-        raise NotImplementedError
-
-    def load(self, path: Path) -> None:
-        """There is no state."""
-        raise NotImplementedError

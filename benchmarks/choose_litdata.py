@@ -16,6 +16,7 @@ from benchmarks._choosing import (
     SHARES,
     SOURCES,
     Feed,
+    LoaderFeed,
     Place,
     of_class,
     row,
@@ -25,7 +26,6 @@ REQUIREMENTS = bench_litdata.REQUIREMENTS
 VERSIONS = ("litdata", "torch")
 IMPORTS = ("litdata",)
 ENVIRONMENT = bench_litdata.ENVIRONMENT
-ELASTIC = ""
 HOW = {
     "all": "StreamingDataset",
     "select": "StreamingDataset.subset",
@@ -71,7 +71,7 @@ def feed(task: str, place: Place) -> Feed:
     """A loader for a task."""
     if task == "stages":
         return _Stages(place)
-    return _Feed(_loader(_dataset(task, place.folder), place))
+    return LoaderFeed(_loader(_dataset(task, place.folder), place))
 
 
 def _dataset(task: str, folder: Path) -> Any:
@@ -111,60 +111,32 @@ def _loader(data: Any, place: Place) -> Any:
     return litdata.StreamingDataLoader(data, batch_size=place.batch_size, num_workers=0)
 
 
-class _Feed:
-    """Batches of a StreamingDataLoader."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._loader:
-            yield batch["id"].tolist()
-
-    def save(self, path: Path) -> None:
-        """Write the loader's state."""
-        import torch
-
-        torch.save(self._loader.state_dict(), path)
-
-    def load(self, path: Path) -> None:
-        """Take a state."""
-        import torch
-
-        self._loader.load_state_dict(torch.load(path, weights_only=False))  # it holds numbers of NumPy
-
-
-class _Stages:
+class _Stages(LoaderFeed):
     """The mixture with the first weights, then one with the others that takes its state."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
-        self._taken = 0
-        self._loader = _loader(_mixed(place.folder, SHARES), place)
+        super().__init__(_loader(_mixed(place.folder, SHARES), place))
+        self._place, self._taken = place, 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = iter(self._loader)
+        batches = iter(self.loader)
         while True:
             if self._taken == CHANGE // GLOBAL_BATCH:
-                state = self._loader.state_dict()
-                self._loader = _loader(_mixed(self._place.folder, LATER_SHARES), self._place)
-                self._loader.load_state_dict(state)
-                batches = iter(self._loader)
+                state = self.loader.state_dict()
+                self.loader = _loader(_mixed(self._place.folder, LATER_SHARES), self._place)
+                self.loader.load_state_dict(state)
+                batches = iter(self.loader)
             self._taken += 1
             batch = next(batches, None)
             if batch is None:
                 return
             yield batch["id"].tolist()
 
-    def save(self, path: Path) -> None:
-        """Write the loader's state, and the steps taken."""
-        import torch
+    def state(self) -> Any:
+        """The steps taken, and the loader's state."""
+        return self._taken, super().state()
 
-        torch.save([self._taken, self._loader.state_dict()], path)
-
-    def load(self, path: Path) -> None:
+    def restore(self, state: Any) -> None:
         """Take a state."""
-        import torch
-
-        self._taken, state = torch.load(path, weights_only=False)
-        self._loader.load_state_dict(state)
+        self._taken, loader = state
+        super().restore(loader)

@@ -1,6 +1,5 @@
 """Choosing with shardio: views."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from benchmarks._choosing import (
     WANTED_LABELS,
     WINDOW,
     Feed,
+    LoaderFeed,
     Place,
     row,
 )
@@ -29,7 +29,6 @@ from benchmarks._choosing import (
 REQUIREMENTS = ()  # it runs in the environment of choosing.py
 VERSIONS = ("shardio-data", "torch")
 IMPORTS = ("shardio", "torch")
-ELASTIC = ""
 HOW = {
     "all": "open",
     "where": "where",
@@ -112,25 +111,17 @@ def _dataset(task: str, folder: Path) -> Any:
     return parts["val" if task.endswith(REST) else "train"]
 
 
-class _Feed:
+class _Feed(LoaderFeed):
     """Batches of a Loader, without the samples that fill the last one."""
 
     def __init__(self, loader: Any, task: str) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._task = task
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._loader:
+        for batch in self.loader:
             numbers = batch["id"][batch["valid"]]
             if self._task == "windows":
                 follow = (numbers == numbers[:, :1] + numbers.new_tensor(range(WINDOW))).all(1)
                 numbers = numbers[:, 0].where(follow, -1)
             yield numbers.tolist()
-
-    def save(self, path: Path) -> None:
-        """Write the loader's state."""
-        path.write_text(json.dumps(self._loader.state_dict()))
-
-    def load(self, path: Path) -> None:
-        """Take a state."""
-        self._loader.load_state_dict(json.loads(path.read_text()))

@@ -20,7 +20,6 @@ from benchmarks._choosing import (
 REQUIREMENTS = ("spdl-core==0.8.0", "numpy==2.4.6")  # its samplers; spdl-io, which decodes, needs FFmpeg
 VERSIONS = ("spdl-core",)
 IMPORTS = ("spdl.source",)
-ELASTIC = ""
 HOW = {
     "all": "DistributedRandomSampler",
     "weighted": "DistributedRandomSampler with weights",
@@ -67,7 +66,7 @@ def _merged(place: Place) -> Iterable[int]:
     return merged
 
 
-class _Feed:
+class _Feed(Feed):
     """The sampler's numbers in batches."""
 
     def __init__(self, numbers: Iterable[int], place: Place) -> None:
@@ -77,11 +76,3 @@ class _Feed:
     def __iter__(self) -> Iterator[list[int]]:
         while batch := [int(number) for number in islice(self._numbers, self._batch_size)]:
             yield batch
-
-    def save(self, path: Path) -> None:
-        """There is no state."""
-        raise NotImplementedError
-
-    def load(self, path: Path) -> None:
-        """There is no state."""
-        raise NotImplementedError

@@ -1,6 +1,5 @@
 """Choosing with MosaicML Streaming: streams with `repeat`, `choose` and `proportion`."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from benchmarks._choosing import (
     SHARES,
     SOURCES,
     Feed,
+    LoaderFeed,
     Place,
     of_class,
     row,
@@ -27,7 +27,6 @@ WITHOUT_DEPENDENCIES = bench_streaming.WITHOUT_DEPENDENCIES
 STAND_INS = bench_streaming.STAND_INS
 VERSIONS = ("mosaicml-streaming", "torch")
 IMPORTS = ("streaming",)
-ELASTIC = ""
 HOW = {
     "all": "StreamingDataset",
     "repeat": "Stream(repeat=2.5)",
@@ -77,7 +76,7 @@ def feed(task: str, place: Place) -> Feed:
     clean_stale_shared_memory()
     if task == "stages":
         return _Stages(place)
-    return _Feed(_loader(place, **_data(task, place.folder)))
+    return LoaderFeed(_loader(place, **_data(task, place.folder)))
 
 
 def _data(task: str, folder: Path) -> dict[str, Any]:
@@ -109,26 +108,7 @@ def _loader(place: Place, **data: Any) -> Any:
     return StreamingDataLoader(samples, batch_size=place.batch_size, num_workers=0)
 
 
-class _Feed:
-    """Batches of a StreamingDataLoader."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._loader:
-            yield batch["id"].tolist()
-
-    def save(self, path: Path) -> None:
-        """Write the loader's state."""
-        path.write_text(json.dumps(self._loader.state_dict()))
-
-    def load(self, path: Path) -> None:
-        """Take a state."""
-        self._loader.load_state_dict(json.loads(path.read_text()))
-
-
-class _Stages:
+class _Stages(Feed):
     """The mixture with the first proportions, then one with the others that takes its state."""
 
     def __init__(self, place: Place) -> None:
@@ -156,10 +136,10 @@ class _Stages:
                 if self._taken == last:
                     break
 
-    def save(self, path: Path) -> None:
-        """Write the loader's state, and the steps taken."""
-        path.write_text(json.dumps([self._taken, self._loader.state_dict()]))
+    def state(self) -> Any:
+        """The steps taken, and the loader's state."""
+        return self._taken, self._loader.state_dict()
 
-    def load(self, path: Path) -> None:
+    def restore(self, state: Any) -> None:
         """Take a state."""
-        self._taken, self._state = json.loads(path.read_text())
+        self._taken, self._state = state

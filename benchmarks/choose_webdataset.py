@@ -10,7 +10,6 @@ from benchmarks._choosing import APPENDED, SHARES, SOURCES, Feed, Place, is_want
 REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "webdataset==1.0.2")
 VERSIONS = ("webdataset", "torch")
 IMPORTS = ("webdataset", "torch.utils.data")
-ELASTIC = ""
 HOW = {
     "all": "split_by_node",
     "where": "select",
@@ -46,7 +45,7 @@ def feed(task: str, place: Place) -> Feed:
     return _Feed(task, place)
 
 
-class _Feed:
+class _Feed(Feed):
     """Batches of a WebLoader's pipeline."""
 
     def __init__(self, task: str, place: Place) -> None:
@@ -76,14 +75,6 @@ class _Feed:
         data: Any = webdataset.WebDataset(tars, shardshuffle=len(tars), nodesplitter=webdataset.split_by_node, seed=0)
         data = data.shuffle(2 * SHARD).decode()
         return data.select(_wanted) if self._task == "where" else data
-
-    def save(self, path: Path) -> None:
-        """There is no state."""
-        raise NotImplementedError
-
-    def load(self, path: Path) -> None:
-        """There is no state."""
-        raise NotImplementedError
 
 
 def _wanted(sample: dict[str, Any]) -> bool:

@@ -14,7 +14,6 @@ import json
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,13 +35,12 @@ from benchmarks._choosing import (
     judge_split,
 )
 from benchmarks._environments import NotInstalled, environment
-from benchmarks._peers import HERE, REFERENCE
-from benchmarks._peers import load as load_peer
-from benchmarks._processes import PeerFailed, environ, run
+from benchmarks._peers import REFERENCE, libraries
+from benchmarks._processes import PeerFailed, ask, environ
 from benchmarks._rounds import last_line
+from benchmarks._run_choosing import KIND, load
 from shardio.bench.machine import describe
 
-KIND = "choose"
 COLUMNS = ("epoch", f"{RANKS} ranks", "resumed", f"on {FEWER_RANKS} ranks")
 MARKS = ("<!-- what benchmarks/choosing.py found -->", "<!-- end of what it found -->")
 
@@ -86,16 +84,10 @@ class Runner:
         return [_together([rank[number] for rank in ranks]) for number in range(len(jobs))]
 
     def _start(self, order: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            request, result = Path(folder, "order.json"), Path(folder, "result.json")
-            place = {"library": self.library, "folder": str(self.folder), "rank": rank, "world": world}
-            request.write_text(json.dumps({**place, **order}))
-            command = [str(self.python), "-m", "benchmarks._run_choosing", str(request), str(result)]
-            run(
-                command, environ(self.library, self.work, KIND) | (_ranks(rank, world) if order["do"] == "jobs" else {})
-            )
-            made: dict[str, Any] = json.loads(result.read_text())
-            return made
+        place = {"library": self.library, "folder": str(self.folder), "rank": rank, "world": world}
+        own = _ranks(rank, world) if order["do"] == "jobs" else {}
+        command = [str(self.python), "-m", "benchmarks._run_choosing"]
+        return ask(command, {**place, **order}, environ(self.library, self.work, KIND) | own)
 
 
 def _ranks(rank: int, world: int) -> dict[str, str]:
@@ -113,17 +105,6 @@ def _free_port() -> int:
 def _together(ranks: Sequence[Mapping[str, Any]]) -> Delivered | Failed:
     errors = [rank["error"] for rank in ranks if "error" in rank]
     return Failed(errors[0]) if errors else Delivered([rank["steps"] for rank in ranks])
-
-
-def load(library: str) -> Chooser:
-    """A library's module."""
-    return cast(Chooser, load_peer(library, KIND))
-
-
-def libraries() -> tuple[str, ...]:
-    """All libraries by name: shardio first, the others sorted."""
-    names = sorted(path.stem.removeprefix(f"{KIND}_") for path in HERE.glob(f"{KIND}_*.py"))
-    return tuple(sorted(names, key=lambda name: name != REFERENCE))
 
 
 def examine(library: str, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
@@ -284,14 +265,14 @@ def text(name: str, library: Mapping[str, Any], tasks: Sequence[str]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; return 0, or 1 if a library could not be tried."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--libraries", default=",".join(libraries()), help="comma-separated (default: all)")
+    parser.add_argument("--libraries", default=",".join(libraries(KIND)), help="comma-separated (default: all)")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated (default: all)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-choosing"), help="environments and data")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="tables, put between the marks that FILE has")
     args = parser.parse_args(arguments)
     names, tasks = args.libraries.split(","), args.tasks.split(",")
-    for wanted, known in ((names, libraries()), (tasks, tuple(TASKS))):
+    for wanted, known in ((names, libraries(KIND)), (tasks, tuple(TASKS))):
         if unknown := set(wanted) - set(known):
             parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     result: dict[str, Any] = {"date": date.today().isoformat(), "tasks": tasks, "machine": describe(), "libraries": {}}

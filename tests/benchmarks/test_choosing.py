@@ -29,9 +29,10 @@ from benchmarks._choosing import (
     judge,
     judge_split,
 )
-from benchmarks._peers import HERE
+from benchmarks._peers import HERE, libraries
 from benchmarks._peers import load as load_peer
-from benchmarks.choosing import KIND, Failed, _resumed, libraries, load, main, markdown
+from benchmarks._run_choosing import KIND, load
+from benchmarks.choosing import Failed, _resumed, main, markdown
 
 
 def asked(task: str) -> Asked:
@@ -55,7 +56,7 @@ def mixture(early: tuple[int, ...], late: tuple[int, ...]) -> list[int]:
     return first + rest
 
 
-@pytest.mark.parametrize("library", libraries())
+@pytest.mark.parametrize("library", libraries(KIND))
 def test_every_library_is_complete(library: str) -> None:
     """Each module has its functions, offers tasks that exist, and installs the one torch by itself."""
     module = load(library)
