@@ -15,7 +15,7 @@ and nothing else.
 
 import gzip
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,6 +67,17 @@ class Workload:
     def labelled(self) -> bool:
         """Whether a batch has labels."""
         return self.data in ("photos", "small")
+
+    @property
+    def loader(self) -> dict[str, Any]:
+        """The options of a DataLoader, and of the peers' that have its arguments."""
+        workers = {"num_workers": self.threads, "persistent_workers": True, "prefetch_factor": 2}
+        return {"batch_size": self.batch_size, "drop_last": True, **workers}
+
+    def pairs(self, batches: Iterable[Any]) -> Iterator[Batch]:
+        """Yield batches as pairs: those of photos are pairs, the others are arrays alone."""
+        for batch in batches:
+            yield (batch[0], batch[1]) if self.data == "photos" else (batch, None)
 
     @property
     def sample_bytes(self) -> int:

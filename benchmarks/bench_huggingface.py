@@ -54,8 +54,7 @@ def _samples(workload: Workload, source: Path) -> Iterator[dict[str, Any]]:
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next batches of one loop over many epochs."""
-    for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
+    return workload.pairs(islice(_batches(workload, prepared), workload.count // workload.batch_size))
 
 
 @cache
@@ -66,16 +65,8 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     data = datasets.load_from_disk(str(prepared / "data"))
     if workload.data == "photos" and workload.variant == "pillow":
         data = data.cast_column("image", datasets.Image())
-    loader: DataLoader[Any] = DataLoader(
-        data,
-        batch_size=workload.batch_size,
-        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each epoch
-        num_workers=workload.threads,
-        drop_last=True,
-        persistent_workers=True,
-        prefetch_factor=2,
-        collate_fn=_Collate(workload),
-    )
+    sampler = RandomSampler(data, num_samples=PASSES * workload.count)  # a new permutation for each epoch
+    loader: DataLoader[Any] = DataLoader(data, sampler=sampler, collate_fn=_Collate(workload), **workload.loader)
     return chain.from_iterable(repeat(loader))
 
 

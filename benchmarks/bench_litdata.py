@@ -27,10 +27,8 @@ ENVIRONMENT = {"DISABLE_VERSION_CHECK": "1", "LITDATA_DISABLE_VERSION_CHECK": "1
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    order = "worker processes, chunks shuffled, then within blocks of 256"
-    if workload.data == "photos":
-        return f"StreamingDataLoader, {order}; bytes stored, {DECODER_NOTES[workload.variant]}"
-    return f"StreamingDataLoader, {order}"
+    order = "StreamingDataLoader, worker processes, chunks shuffled, then within blocks of 256"
+    return f"{order}; bytes stored, {DECODER_NOTES[workload.variant]}" if workload.data == "photos" else order
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
@@ -64,8 +62,7 @@ def _rows(workload: Workload, source: str) -> Any:
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """Loop once over the StreamingDataLoader."""
-    for batch in _loader(workload, prepared):
-        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
+    return workload.pairs(_loader(workload, prepared))
 
 
 @cache
@@ -76,14 +73,7 @@ def _loader(workload: Workload, prepared: Path) -> Any:
     data = litdata.StreamingDataset(
         str(prepared), shuffle=True, drop_last=True, transform=transform, batch_decode=BATCH_DECODE[workload.data]
     )
-    return litdata.StreamingDataLoader(
-        data,
-        batch_size=workload.batch_size,
-        num_workers=workload.threads,
-        drop_last=True,
-        persistent_workers=True,
-        prefetch_factor=2,
-    )
+    return litdata.StreamingDataLoader(data, **workload.loader)
 
 
 def _decoded(decoder: str, sample: tuple[bytes, int]) -> tuple[Any, int]:

@@ -32,10 +32,8 @@ VERSIONS = ("mosaicml-streaming", "torch", "pillow", "opencv-python-headless")
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    order = "worker processes, shuffle py1e"
-    if workload.data == "photos":
-        return f"MDS, {order}; {DECODER_NOTES[workload.variant]}"
-    return f"MDS, {order}"
+    order = "MDS, worker processes, shuffle py1e"
+    return f"{order}; {DECODER_NOTES[workload.variant]}" if workload.data == "photos" else order
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
@@ -58,8 +56,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """Loop once over the StreamingDataLoader."""
-    for batch in _loader(workload, prepared):
-        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
+    return workload.pairs(_loader(workload, prepared))
 
 
 @cache
@@ -80,11 +77,4 @@ def _loader(workload: Workload, prepared: Path) -> Any:
 
     clean_stale_shared_memory()
     data = Samples(local=str(prepared), shuffle=True, batch_size=workload.batch_size)
-    return StreamingDataLoader(
-        data,
-        batch_size=workload.batch_size,
-        num_workers=workload.threads,
-        drop_last=True,
-        persistent_workers=True,
-        prefetch_factor=2,
-    )
+    return StreamingDataLoader(data, **workload.loader)

@@ -53,8 +53,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next `count` samples of one endless iterator, less the last incomplete batch."""
-    for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
+    return workload.pairs(islice(_batches(workload, prepared), workload.count // workload.batch_size))
 
 
 @cache

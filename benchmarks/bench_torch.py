@@ -38,8 +38,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next batches of one loop over many epochs."""
-    for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
+    return workload.pairs(islice(_batches(workload, prepared), workload.count // workload.batch_size))
 
 
 @cache
@@ -50,15 +49,8 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
         data: Any = _Folder(prepared, DECODERS[workload.variant])
     else:
         data = _Rows(prepared / "data.h5", workload.count)
-    loader: DataLoader[Any] = DataLoader(
-        data,
-        batch_size=workload.batch_size,
-        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each epoch
-        num_workers=workload.threads,
-        drop_last=True,
-        persistent_workers=True,
-        prefetch_factor=2,
-    )
+    sampler = RandomSampler(data, num_samples=PASSES * workload.count)  # a new permutation for each epoch
+    loader: DataLoader[Any] = DataLoader(data, sampler=sampler, **workload.loader)
     return chain.from_iterable(repeat(loader))
 
 

@@ -26,10 +26,8 @@ BUFFERS = {"photos": 1000, "tensors": 64, "records": 5000}  # size of the shuffl
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    order = f"shards shuffled, then a shuffle buffer of {BUFFERS[workload.data]}"
-    if workload.data == "photos":
-        return f"WebLoader, worker processes, {order}; {DECODER_NOTES[workload.variant]}"
-    return f"WebLoader, worker processes, {order}"
+    order = f"WebLoader, worker processes, shards shuffled, then a shuffle buffer of {BUFFERS[workload.data]}"
+    return f"{order}; {DECODER_NOTES[workload.variant]}" if workload.data == "photos" else order
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
