@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks._peers import HERE, load
 from benchmarks._workloads import Workload
 
+START = "import sys; from benchmarks._run_peer import carry_out; carry_out(*sys.argv[1:])"  # MODULE ORDER RESULT
 TIME_LIMIT = 1200.0  # seconds for one process
 TAIL = 1200  # characters of a failed process's output to include in the error
 

@@ -14,10 +14,13 @@ from shardio.bench.machine import describe
 Result = TypeVar("Result")
 
 
-def options(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
-    """A parser with the common options."""
+def options(description: str | None, rounds: int | None = 5, *, photos: bool = False) -> argparse.ArgumentParser:
+    """A parser with the common options: --json, --rounds unless it is None, and --photos."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=rounds)
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds)
+    if photos:
+        parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
@@ -43,6 +46,11 @@ def turns(runs: Mapping[str, Callable[[], Result]], rounds: int) -> dict[str, li
         for name in names[number % len(names) :] + names[: number % len(names)]:
             figures[name].append(runs[name]())
     return figures
+
+
+def ratio(ones: Iterable[float], others: Iterable[float]) -> float:
+    """The median of the ratios within each round."""
+    return median(one / other for one, other in zip(ones, others, strict=True))
 
 
 def finish(result: dict[str, Any], file: Path | None) -> None:

@@ -6,12 +6,13 @@ The runner writes the order and reads the result. A measurement is a warm-up epo
 as many timed epochs as fill `seconds`, at least one, which only count samples.
 """
 
+import importlib
 import importlib.metadata
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,24 @@ def warm_workload(workload: Workload) -> Workload:
         workload.threads,
         workload.variant,
     )
+
+
+class Epochs:
+    """An iterable whose iterations call a function."""
+
+    def __init__(self, epoch: Callable[[], Iterator[Any]]) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._epoch()
+
+
+def carry_out(module: str, order: str, result: str) -> None:
+    """Have `main` of a module do what one file orders, and write the other; the process ends with its workers."""
+    made = importlib.import_module(module).main(json.loads(Path(order).read_text()))
+    Path(result).write_text(json.dumps(made))
+    sys.stdout.flush()
+    os._exit(0)  # the workers of some peers would be waited for
 
 
 def versions(names: tuple[str, ...]) -> dict[str, str]:

@@ -13,7 +13,6 @@ small pieces, as by ShardWriter, stay small as long as they are cached, and copy
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -43,10 +42,9 @@ ORDERS: dict[str, dict[str, Any]] = {
 SECONDS = 1.5
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
-    parser = options(__doc__, rounds=7)
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
+    parser = options(__doc__, rounds=7, photos=True)
     parser.add_argument(
         "--work", type=Path, default=Path("/tmp/shardio-adopted"), help="folder for the datasets, removed at the end"
     )
@@ -64,7 +62,6 @@ def main() -> int:
     ratios = {name: median(each["adopted"] / each["converted"] for each in found) for name, found in rounds.items()}
     rounded = {name: round(ratio, 3) for name, ratio in ratios.items()}
     finish({"task": "samples per second, adopted / converted", "ratios": rounded, "rounds": rounds}, args.json)
-    return 0
 
 
 def _drop(folder: Path) -> None:
@@ -149,4 +146,4 @@ def _reads(path: Path, batch_size: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,7 +9,6 @@ from their state; two ranks go on from the same state, with the same global batc
 sample. benchmarks/_choosing.py has the tasks, and what counts as exact.
 """
 
-import argparse
 import json
 import shutil
 import socket
@@ -37,6 +36,7 @@ from benchmarks._choosing import (
 from benchmarks._environments import NotInstalled, environment
 from benchmarks._peers import REFERENCE, libraries
 from benchmarks._processes import PeerFailed, ask, environ
+from benchmarks._results import options
 from benchmarks._rounds import last_line
 from benchmarks._run_choosing import KIND, load
 from shardio.bench.machine import describe
@@ -264,11 +264,10 @@ def text(name: str, library: Mapping[str, Any], tasks: Sequence[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; return 0, or 1 if a library could not be tried."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=None)
     parser.add_argument("--libraries", default=",".join(libraries(KIND)), help="comma-separated (default: all)")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated (default: all)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-choosing"), help="environments and data")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="tables, put between the marks that FILE has")
     args = parser.parse_args(arguments)
     names, tasks = args.libraries.split(","), args.tasks.split(",")

@@ -10,15 +10,12 @@ The result is the median rate of each, and the median of the rounds' ratios: to 
 processes. Needs hdf5plugin and a system that forks.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,8 +25,8 @@ import hdf5plugin
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._results import finish, options
 from shardio import containers
-from shardio.bench.machine import describe
 from shardio.format.fields import Field
 
 SHAPE = (64, 128, 128)
@@ -152,12 +149,10 @@ def table(results: dict[str, Any], threads: list[int]) -> str:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=7)
     parser.add_argument(
         "--only", choices=sorted(COMPRESSIONS), action="append", help="one compression; may be repeated"
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     threads = sorted({1, 2, len(os.sched_getaffinity(0))})
     values, results = volumes(COUNT), {}
@@ -165,13 +160,9 @@ def main() -> None:
         for name in args.only or COMPRESSIONS:
             results[name] = measure(values, COMPRESSIONS[name], threads, args.rounds, Path(folder, "x.h5"))
     print(table(results, threads))
-    if args.json is not None:
-        head = {
-            "date": date.today().isoformat(),
-            "workload": "random rows of 2 MiB, uint16, one a chunk, page cache warm",
-        }
-        machine = {**describe(), "hdf5plugin": hdf5plugin.version, "libhdf5": h5py.version.hdf5_version}
-        args.json.write_text(json.dumps({**head, "results": results, "machine": machine}, indent=1) + "\n")
+    versions = {"hdf5plugin": hdf5plugin.version, "libhdf5": h5py.version.hdf5_version}
+    workload = "random rows of 2 MiB, uint16, one a chunk, page cache warm"
+    finish({"workload": workload, "results": results, "versions": versions}, args.json)
 
 
 if __name__ == "__main__":

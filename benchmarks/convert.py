@@ -45,12 +45,11 @@ PEERS = {
 }
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
-    parser = options(__doc__)
+    parser = options(__doc__, photos=True)
     parser.add_argument("--task", choices=sorted(PEERS), required=True)
     parser.add_argument("--peers", help="comma-separated names (default: all)")
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
     parser.add_argument(
         "--work",
         type=Path,
@@ -86,7 +85,6 @@ def main() -> int:
         },
         args.json,
     )
-    return 0
 
 
 def _pack(python: Path, name: str, order: dict[str, Any], work: Path, out: Path) -> dict[str, Any]:
@@ -131,4 +129,4 @@ def _rounded(value: float | None) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,13 +23,12 @@ from benchmarks._results import finish, options
 SIZES = {"1 GiB": 1 << 30, "10 GiB": 10 << 30}
 CONTAINERS = ("tar", "hdf5", "lmdb")
 LOOK_EVERY = 0.01
-COMMAND = "import shardio.cli, shardio.convert.runners as r; r.THREADS_SECONDS = 0.0; shardio.cli.main()"
+COMMAND = "import shardio.cli, shardio.conversion.runners as r; r.THREADS_SECONDS = 0.0; shardio.cli.main()"
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
-    parser = options(__doc__)
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
+    parser = options(__doc__, photos=True)
     parser.add_argument(
         "--work",
         type=Path,
@@ -51,7 +50,6 @@ def main() -> int:
     for row in found.values():
         row["growth"] = {"ratio": round(row["10 GiB"]["peak_mib"] / row["1 GiB"]["peak_mib"], 3)}
     finish({"task": "memory of conversions, 2 workers, shards of 64 MB", "sources": found}, args.json)
-    return 0
 
 
 def _arrays(folder: Path, size: int, photos: Path) -> Path:
@@ -102,4 +100,4 @@ def _private(process: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

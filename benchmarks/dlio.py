@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks._processes import run
-from benchmarks._results import finish, options
+from benchmarks._results import finish, options, turns
 from shardio.bench.accelerators import ACCELERATORS
 from shardio.bench.config import BenchConfig
 from shardio.bench.measurement import measure
@@ -188,18 +188,14 @@ def compare(place: Place, dlio: Dlio, ranks: int, rounds: int) -> list[dict[str,
             ways["dlio, its own, of 2 MiB"] = lambda step=step: dlio.utilisation(
                 place, ranks, step, delivered=UNET3D_DELIVERS
             )
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
-        names = list(ways)
-        for number in range(rounds):
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                found[name].append(ways[name]())
+        found = turns(ways, rounds)
         pairs = zip(found["bench"], found["dlio, shardio"], strict=True)
         row: dict[str, Any] = {
             "ranks": ranks,
             "step_seconds": step,
             "points_apart": 100 * median(ours["utilisation"] - theirs["utilisation"] for ours, theirs in pairs),
         }
-        for name in names:
+        for name in ways:
             row[name] = {key: median(one[key] for one in found[name]) for key in found[name][0]}
         print(json.dumps(row), flush=True)
         rows.append(row)

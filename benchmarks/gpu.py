@@ -32,6 +32,7 @@ import torch
 
 from benchmarks import _gpu_data, _processes
 from benchmarks._gpu_parts import Settings
+from benchmarks._results import options
 from shardio.bench.machine import describe
 
 LIMITS = {"host": 85, "dali": 75, "train": 105, "arrays": 55, "codec": 70, "kernel": 20, "tests": 60}
@@ -40,7 +41,7 @@ LIMITS = {"host": 85, "dali": 75, "train": 105, "arrays": 55, "codec": 70, "kern
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=2)
     parser.add_argument("--photos", type=Path, help="folder of JPEG photos (default: synthetic images)")
     parser.add_argument("--work", type=Path, help="folder for data, kept between runs (default: a temporary one)")
     parser.add_argument("--device", default="auto", help="cuda, cpu, or auto: a GPU if there is one")
@@ -48,12 +49,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--size", type=int, default=224, help="pixels of the crops' sides")
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of a turn")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each case")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds for everything")
     parser.add_argument("--photos-count", type=int, default=4000)
     parser.add_argument("--arrays-count", type=int, default=256)
     parser.add_argument("--threads", type=int, nargs="*", help="numbers of threads to try (default: 1, 4 and all)")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(args, args.work or Path(folder))

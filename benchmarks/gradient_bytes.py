@@ -7,7 +7,6 @@ weights, the trainer's own messages, and the headers of TCP. It needs the right 
 namespaces), and Linux's `unshare` and `ip`.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._results import finish
+from benchmarks._results import finish, options
 from shardio.train import TrainConfig
 from shardio.train.distributed import join
 from shardio.train.image_classification import ImageClassification
@@ -80,9 +79,8 @@ def measure(steps: int) -> None:
 
 def main() -> None:
     """Start the ranks, and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=None)
     parser.add_argument("--steps", type=int, default=32, help="steps to count, a multiple of 32")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if "RANK" in os.environ:
         measure(given.steps)

@@ -178,8 +178,7 @@ def monitor_cost(dataset: Path, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure on photos, tensors and records, with one rank and with two."""
-    parser = options(__doc__, rounds=10)
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
+    parser = options(__doc__, rounds=10, photos=True)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "before-after"))
     parser.add_argument("--data", default=",".join(BATCH_SIZES))
     arguments = parser.parse_args()

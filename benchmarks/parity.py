@@ -7,7 +7,6 @@ the CPU engine's bytes, and for crops and resizes the mean difference of each en
 same boxes. Crops and indices must be equal.
 """
 
-import argparse
 import io
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import shardio
-from benchmarks._results import finish
+from benchmarks._results import finish, options
 from shardio.transforms import Transform
 from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
@@ -87,12 +86,11 @@ def apart(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> dict[str, float]:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=None)
     parser.add_argument("photos", type=Path, help="folder of JPEG photos with one folder per class")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--engines", nargs="*", default=["dali", "nvimgcodec"])
     parser.add_argument("--device", default="cpu", help="device of the batch engines")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

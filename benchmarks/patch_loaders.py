@@ -6,8 +6,6 @@ functions import what they need.
 """
 
 import json
-import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._run_peer import versions
+from benchmarks._run_peer import Epochs, versions
 
 REQUIREMENTS = (
     "torch==2.13.0",
@@ -76,16 +74,6 @@ class Place:
         return rows, height, width
 
 
-class _Epochs:
-    """An iterable whose iterations call a function."""
-
-    def __init__(self, epoch: Callable[[], Iterator[Batch]]) -> None:
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._epoch()
-
-
 def shardio_loader(place: Place) -> Iterable[Batch]:
     """A crop of the dataset as it was indexed, on threads; a view has each row several times."""
     import shardio
@@ -94,7 +82,7 @@ def shardio_loader(place: Place) -> Iterable[Batch]:
     view = data.select(np.repeat(np.arange(len(data)), REPEATS))
     crop = shardio.RandomSpatialCrop((PATCH, PATCH))
     loader = shardio.Loader(view, BATCH, transforms={NAME: [crop]}, threads=THREADS)
-    return _Epochs(lambda: ((batch[NAME], batch["index"].numpy()[:, None] // REPEATS) for batch in loader))
+    return Epochs(lambda: ((batch[NAME], batch["index"].numpy()[:, None] // REPEATS) for batch in loader))
 
 
 class Patches:
@@ -140,7 +128,7 @@ def _torch_loader(place: Place, dataset: Any) -> Iterable[Batch]:
     loader = DataLoader(
         dataset, BATCH, shuffle=True, num_workers=place.workers, persistent_workers=place.workers > 0, drop_last=True
     )
-    return _Epochs(lambda: ((patches, places.numpy()) for patches, places in loader))
+    return Epochs(lambda: ((patches, places.numpy()) for patches, places in loader))
 
 
 def h5py_loader(place: Place) -> Iterable[Batch]:
@@ -208,7 +196,7 @@ def tensorstore_loader(place: Place) -> Iterable[Batch]:
             reads, places = ahead.pop(0)
             yield torch.from_numpy(np.stack([read.result() for read in reads])), places
 
-    return _Epochs(epoch)
+    return Epochs(epoch)
 
 
 class _LitDataPatches:
@@ -238,7 +226,7 @@ def litdata_loader(place: Place) -> Iterable[Batch]:
 
     options = {"num_workers": place.workers, "drop_last": True, "persistent_workers": place.workers > 0}
     data = StreamingDataLoader(_LitDataPatches.of(place.folder / "peers" / "litdata"), batch_size=BATCH, **options)
-    return _Epochs(lambda: ((patches, places.numpy()) for patches, places in data))
+    return Epochs(lambda: ((patches, places.numpy()) for patches, places in data))
 
 
 def litdata_copy(folder: Path, out: Path) -> None:
@@ -361,10 +349,3 @@ def main(order: Mapping[str, Any]) -> dict[str, Any]:
     if order["do"] == "check":
         return {"compared": check(batches, place)}
     return rate(batches, order["seconds"])
-
-
-def run(order: str, result: str) -> None:
-    """Read the order from a file, and write the result to another; the process ends with its workers."""
-    Path(result).write_text(json.dumps(main(json.loads(Path(order).read_text()))))
-    sys.stdout.flush()
-    os._exit(0)  # the workers of some peers would be waited for

@@ -36,14 +36,13 @@ from numpy.typing import NDArray
 import shardio
 from benchmarks._environments import environment
 from benchmarks._limits import compile_limit
-from benchmarks._processes import PeerFailed, ask, environ
-from benchmarks._results import finish, options, turns
+from benchmarks._processes import START, PeerFailed, ask, environ
+from benchmarks._results import finish, options, ratio, turns
 from benchmarks._rounds import last_line
 from benchmarks._store import kept
 from benchmarks.patch_loaders import LAYOUTS, NAME, PATCH, THREADS, Layout
 
 MODULE = ("loaders", "patch")  # benchmarks/patch_loaders.py says what its environment has
-START = "import sys; from benchmarks.patch_loaders import run; run(*sys.argv[1:])"
 SHAPE = (721, 1440)
 LIMIT = "decompress"
 SAMPLES = 4096  # of the limit
@@ -51,7 +50,7 @@ MODES = 12
 STEP = 2.0**-9  # what GRIB's packing leaves of a temperature, in K
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
     parser = options(__doc__, rounds=3)
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-patches"), help="environment and data, 8 GB")
@@ -74,7 +73,6 @@ def main() -> int:
         chosen = [one for one in names(LAYOUTS[name]) if not args.loaders or one.startswith(tuple(args.loaders))]
         result[name] = runs.measure(name, chosen, args.rounds)
     finish(result, args.json)
-    return 0
 
 
 def names(layout: Layout) -> list[str]:
@@ -169,11 +167,8 @@ class Runs:
         rates = turns(runs, rounds)
         for name in chosen:
             figures = {key: median(one[key] for one in rates[name]) for key in rates[name][0]}
-            ratios = [
-                ours["samples_per_second"] / theirs["samples_per_second"]
-                for ours, theirs in zip(rates[chosen[0]], rates[name], strict=True)
-            ]
-            figures[f"{chosen[0]} is"] = median(ratios)
+            ours, theirs = ([one["samples_per_second"] for one in rates[which]] for which in (chosen[0], name))
+            figures[f"{chosen[0]} is"] = ratio(ours, theirs)
             found[name] |= {key: round(value, 3) for key, value in figures.items()}
             print(layout, name, found[name], file=sys.stderr, flush=True)
         return found
@@ -194,7 +189,9 @@ class Runs:
     def _ask(self, loader: str, order: Mapping[str, Any]) -> dict[str, Any]:
         python = sys.executable if self.peers is None or loader == "shardio" else str(self.peers)
         environment = environ(MODULE[0], self.work, MODULE[1]) | {"OMP_NUM_THREADS": "1"}
-        return ask([python, "-c", START], {"folder": str(self.folder), **order}, environment)
+        return ask(
+            [python, "-c", START, "benchmarks.patch_loaders"], {"folder": str(self.folder), **order}, environment
+        )
 
     def _limit(self, layout: str) -> Callable[[], dict[str, float]]:
         """Return the run of the program that only decompresses chunks."""
@@ -257,4 +254,4 @@ def _touched(path: Path, layout: Layout) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -22,7 +22,7 @@ import numpy as np
 import shardio
 from benchmarks._limits import compile_limit
 from benchmarks._processes import run
-from benchmarks._results import finish, options, rate, turns
+from benchmarks._results import finish, options, rate, ratio, turns
 from shardio.engines.fused_images import Decode
 from shardio.transforms import Transform
 
@@ -85,10 +85,7 @@ def measure(folder: Path, work: Path, rounds: int, seconds: float) -> dict[str, 
         figures[name] = {
             "fast to exact pixels": difference,
             "images per second": {key: round(median(values)) for key, values in rates.items()},
-        } | {
-            key: round(median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)
-            for key, (one, other) in ratios.items()
-        }
+        } | {key: round(ratio(rates[one], rates[other]), 3) for key, (one, other) in ratios.items()}
     return figures
 
 

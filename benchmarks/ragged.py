@@ -21,7 +21,7 @@ import numpy as np
 import shardio
 from benchmarks._limits import compile_limit
 from benchmarks._processes import run
-from benchmarks._results import finish, options, turns
+from benchmarks._results import finish, options, ratio, turns
 from benchmarks._store import kept
 from benchmarks.sequence_loaders import CONTAINERS
 
@@ -33,7 +33,7 @@ MOST_IN_BATCH = 512
 LIMIT = "memcpy"
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-ragged"), help="folder for the datasets")
@@ -46,7 +46,6 @@ def main() -> int:
         result[name] = _measure(folder, size, program, args.rounds, args.seconds)
         print(name, json.dumps(result[name]), file=sys.stderr, flush=True)
     finish(result, args.json)
-    return 0
 
 
 def _write(size: int, out: Path) -> None:
@@ -81,7 +80,7 @@ def _measure(folder: Path, size: int, program: Path, rounds: int, seconds: float
     return {
         name: {
             "gb_per_second": round(median(found), 3),
-            "of_memcpy": round(median(one / limit for one, limit in zip(found, rates[LIMIT], strict=True)), 3),
+            "of_memcpy": round(ratio(found, rates[LIMIT]), 3),
         }
         for name, found in rates.items()
     }
@@ -106,4 +105,4 @@ def _rate(loader: shardio.Loader, seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,7 +16,6 @@ Rows besides the loaders: `local`, shardio from a folder in the page cache, whic
 128 KiB; `cache 10 %`, with less room than data; `ranks 4`, which share a cache and the processors.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -41,7 +40,7 @@ from benchmarks._environments import environment
 from benchmarks._link import Counters, Link, link
 from benchmarks._peers import HERE, Peer, fingerprint, load
 from benchmarks._processes import TAIL, run_peer
-from benchmarks._results import finish
+from benchmarks._results import finish, options
 from benchmarks._rounds import turns
 from benchmarks._store import kept
 from benchmarks._workloads import WORKLOADS, Workload, photos
@@ -457,15 +456,12 @@ def table(name: str, found: Mapping[str, Sequence[Mapping[str, float]]]) -> Tabl
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="folder made by benchmarks/photos.py")
+    parser = options(__doc__, rounds=3, photos=True)
     parser.add_argument("--count", type=int, default=7680, help="photos: fewer than photos.py was asked for")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="threads, or worker processes, of each loader")
     parser.add_argument("--only", help="beginnings of the rows to run, separated by commas")
     parser.add_argument("--links", help="beginnings of the links to run, separated by commas")
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="kept between runs")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
     work, began = arguments.work.absolute(), time.monotonic()

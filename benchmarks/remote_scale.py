@@ -16,7 +16,6 @@ requests of some sizes take, through a link of 10 ms; a simulation of a node's r
 many at once bring.
 """
 
-import argparse
 import heapq
 import json
 import os
@@ -35,7 +34,7 @@ from statistics import mean, quantiles
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._results import finish
+from benchmarks._results import finish, options
 from shardio.cache.fetcher import REQUESTS
 from shardio.cache.pace import LONGEST_RUN
 from shardio.format.pieces import PIECE, piece_count, pieces_of, runs
@@ -331,7 +330,7 @@ and every cache on a dataset of 2.6 GB (8 nodes, {len(check)} settings, 12 epoch
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=None)
     parser.add_argument("--record", type=Path, metavar="FILE", help="measure requests, write their seconds, and end")
     parser.add_argument("--photos-dataset", type=Path, help="a converted dataset in tars, for --record")
     parser.add_argument("--latencies", type=Path, metavar="FILE", help="written by --record")
@@ -339,7 +338,6 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2500.0, help="samples per second and GPU")
     parser.add_argument("--section", type=Path, metavar="FILE.md")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     if arguments.record is not None:
         if arguments.photos_dataset is None:

@@ -35,7 +35,7 @@ Rate = tuple[float, float]
 """Photos per second, and per second of processor time."""
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("photos", type=Path, nargs="+", help="folders of JPEG photos")
@@ -47,7 +47,6 @@ def main() -> int:
         for folder in args.photos:
             result[folder.name] = measure(folder, Path(work), args.progressive, args.rounds, args.seconds)
     finish({"threads": THREADS, "rounds": args.rounds, "progressive": args.progressive, "restarts": result}, args.json)
-    return 0
 
 
 def measure(folder: Path, work: Path, progressive: bool, rounds: int, seconds: float) -> dict[str, Any]:
@@ -145,4 +144,4 @@ def _list_of_files(dataset: Path, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,7 +16,6 @@ positions of an epoch, down to the numbers of stored samples: what a rank needs 
 
 import multiprocessing
 import resource
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -154,7 +153,7 @@ def measured(names: Sequence[str], share: float) -> Iterator[tuple[str, dict[str
         process.join()
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=VIEWS, default=list(VIEWS), metavar="NAME")
@@ -165,8 +164,7 @@ def main() -> int:
         result[name] = figures
         print(name, figures, flush=True)
     finish(result, args.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,9 +4,6 @@ A batch is (tokens, real): int64 [rows, LENGTH] or, of buckets, [documents, long
 Each rank is a process of the library's environment; the functions import what they need.
 """
 
-import json
-import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._run_peer import versions
+from benchmarks._run_peer import Epochs, versions
 
 REQUIREMENTS = (
     "torch==2.13.0",
@@ -84,16 +81,6 @@ class Place:
         return np.load(tokens, mmap_mode="r"), np.load(offsets)
 
 
-class _Epochs:
-    """An iterable whose iterations call a function."""
-
-    def __init__(self, epoch: Callable[[], Iterator[Batch]]) -> None:
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._epoch()
-
-
 def _whole(batches: Iterable[Any], name: str | None = None) -> Iterable[Batch]:
     """Batches without padding, of field `name`."""
 
@@ -102,7 +89,7 @@ def _whole(batches: Iterable[Any], name: str | None = None) -> Iterable[Batch]:
             tokens = batch if name is None else batch[name]
             yield tokens.long(), tokens.numel()
 
-    return _Epochs(epoch)
+    return Epochs(epoch)
 
 
 def _torch_loader(place: Place, dataset: Any, shuffle: bool = True, **given: Any) -> Iterable[Any]:
@@ -135,7 +122,7 @@ def windows_memmap(place: Place) -> Iterable[Batch]:
             tokens = torch.stack([torch.from_numpy(data[i : i + LENGTH].astype(np.int64)) for i in starts])
             yield tokens, tokens.numel()
 
-    return _Epochs(epoch)
+    return Epochs(epoch)
 
 
 def windows_litdata(place: Place) -> Iterable[Batch]:
@@ -227,7 +214,7 @@ def windows_grain(place: Place) -> Iterable[Batch]:
     from grain.experimental import ConcatThenSplitIterDataset
 
     batches = _grain(place, False, lambda data: ConcatThenSplitIterDataset(data, length_struct={"tokens": LENGTH}))
-    return _Epochs(lambda: ((torch.from_numpy(b["tokens"]).long(), b["tokens"].size) for b in batches))
+    return Epochs(lambda: ((torch.from_numpy(b["tokens"]).long(), b["tokens"].size) for b in batches))
 
 
 def packed_shardio(container: str, place: Place) -> Iterable[Batch]:
@@ -236,7 +223,7 @@ def packed_shardio(container: str, place: Place) -> Iterable[Batch]:
 
     view = shardio.open(place.folder / "documents" / container).packed("tokens", LENGTH)
     loader = shardio.Loader(view, place.batch)
-    return _Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))
+    return Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))
 
 
 def packed_grain(kind: str, place: Place) -> Iterable[Batch]:
@@ -249,7 +236,7 @@ def packed_grain(kind: str, place: Place) -> Iterable[Batch]:
         place, True, lambda data: packer(data, length_struct={"tokens": LENGTH}, num_packing_bins=BINS, seed=0)
     )
     tokens, segments = "tokens", "tokens_segment_ids"
-    return _Epochs(lambda: ((torch.from_numpy(b[tokens]).long(), int((b[segments] > 0).sum())) for b in batches))
+    return Epochs(lambda: ((torch.from_numpy(b[tokens]).long(), int((b[segments] > 0).sum())) for b in batches))
 
 
 def packed_huggingface(place: Place) -> Iterable[Batch]:
@@ -281,7 +268,7 @@ def buckets_shardio(container: str, place: Place) -> Iterable[Batch]:
         max_tokens=BUDGET,
         transforms={"tokens": [shardio.ToInt64(), shardio.PadTo()]},
     )
-    return _Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))
+    return Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))
 
 
 def buckets_torch(place: Place) -> Iterable[Batch]:
@@ -439,10 +426,3 @@ def main(order: Mapping[str, Any]) -> dict[str, Any]:
     dist.init_process_group("gloo", f"file://{order['meeting']}", rank=place.rank, world_size=place.world)
     batches = LOADERS[order["task"]][order["loader"]](place)
     return count(batches) if place.once else rate(batches, order["task"], order["seconds"])
-
-
-def run(order: str, result: str) -> None:
-    """Read the order from a file, and write the result to another; the process ends with its workers."""
-    Path(result).write_text(json.dumps(main(json.loads(Path(order).read_text()))))
-    sys.stdout.flush()
-    os._exit(0)  # the workers of some peers would be waited for

@@ -29,20 +29,19 @@ from numpy.typing import NDArray
 
 import shardio
 from benchmarks._environments import environment
-from benchmarks._processes import PeerFailed, ask, environ, run
-from benchmarks._results import finish, options, turns
+from benchmarks._processes import START, PeerFailed, ask, environ, run
+from benchmarks._results import finish, options, ratio, turns
 from benchmarks._rounds import last_line
 from benchmarks._store import kept
 from benchmarks.sequence_loaders import BUDGET, CONTAINERS, LENGTH, LOADERS, TEXTS, Place, by_budget
 
 MODULE = ("loaders", "sequence")  # benchmarks/sequence_loaders.py says what its environment has
-START = "import sys; from benchmarks.sequence_loaders import run; run(*sys.argv[1:])"
 WORLDS = (1, 2)
 SOURCES = {"documents": ["files"], "paragraphs": ["paragraphs.txt", "--paragraphs", "--limit", "500000"]}
 """Files of the corpus, and options of `shardio convert text`, by the name of what becomes of them."""
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("corpus", type=Path, help="made by benchmarks/corpus.py")
@@ -68,7 +67,6 @@ def main() -> int:
         print(task, least, file=sys.stderr)
         result[task] = least | measure(ranks, task, names, args.rounds, args.seconds)
     finish(result | {"versions": json.loads((peers / "versions.json").read_text())}, args.json)
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class Ranks:
         environment = environ(MODULE[0], self.work, MODULE[1]) | {name: str(value) for name, value in names.items()}
         if order["world"] > 1:
             environment["OMP_NUM_THREADS"] = "1"  # as torchrun does
-        return ask([str(python), "-c", START], order, environment)
+        return ask([str(python), "-c", START, "benchmarks.sequence_loaders"], order, environment)
 
 
 def measure(ranks: Ranks, task: str, names: Sequence[str], rounds: int, seconds: float) -> dict[str, Any]:
@@ -135,8 +133,8 @@ def measure(ranks: Ranks, task: str, names: Sequence[str], rounds: int, seconds:
         runs = {name: partial(ranks.rate, task, name, world, seconds) for name in names}
         rates = turns(runs, rounds)
         for name in names:
-            ratios = [one / own for one, own in zip(rates[name], rates[names[0]], strict=True)]
-            figures = {"million_tokens_per_second": median(rates[name]), f"of {names[0]}": median(ratios)}
+            compared = ratio(rates[name], rates[names[0]])
+            figures = {"million_tokens_per_second": median(rates[name]), f"of {names[0]}": compared}
             found[name][f"ranks_{world}"] = {key: round(value, 3) for key, value in figures.items()}
             print(task, name, world, figures, file=sys.stderr, flush=True)
     return {"loaders": found}
@@ -167,4 +165,4 @@ def _random_padding(lengths: NDArray[np.int64]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

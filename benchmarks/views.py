@@ -12,7 +12,6 @@ those of the dataset; medians.
     records     3,072 bytes each, batch 512, of HDF5
 """
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,16 +21,15 @@ from typing import Any
 import numpy as np
 
 import shardio
-from benchmarks._results import finish, options, rate, turns
+from benchmarks._results import finish, options, rate, ratio, turns
 from benchmarks.before_after import LEAST_SECONDS, LOADED, prepare
 
 BATCHES = {"photos": 256, "tensors": 16, "records": 512}
 
 
-def main() -> int:
+def main() -> None:
     """Run from the command line."""
-    parser = options(__doc__, rounds=9)
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
+    parser = options(__doc__, rounds=9, photos=True)
     parser.add_argument("--work", type=Path, default=Path("/tmp/before-after"), help="folder for the datasets")
     parser.add_argument("--only", nargs="+", choices=LOADED, default=LOADED, metavar="NAME")
     args = parser.parse_args()
@@ -47,13 +45,10 @@ def main() -> int:
             "weighted": _rate(name, dataset.weighted(np.random.default_rng(1).random(len(dataset)))),
         }
         rates = turns(runs, args.rounds)
-        ratios = {
-            side: median(one / own for one, own in zip(rates[side], rates["dataset"], strict=True)) for side in runs
-        }
+        ratios = {side: ratio(rates[side], rates["dataset"]) for side in runs}
         result[name] = {"samples_per_second": {side: median(found) for side, found in rates.items()}, "ratio": ratios}
-        print(name, {side: round(ratio, 3) for side, ratio in ratios.items()}, flush=True)
+        print(name, {side: round(found, 3) for side, found in ratios.items()}, flush=True)
     finish(result, args.json)
-    return 0
 
 
 def _rate(name: str, dataset: Any) -> Callable[[], float]:
@@ -65,4 +60,4 @@ def _rate(name: str, dataset: Any) -> Callable[[], float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
