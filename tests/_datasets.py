@@ -108,6 +108,11 @@ def tensors(count: int = 60, place: Path | None = None, **options: Any) -> shard
     return packed(place, map(tensor, range(count)), **options)
 
 
+def numbers(count: int, first: int = 0) -> shardio.Dataset:
+    """A dataset in memory of samples that hold consecutive numbers from `first` on, in shards of seven."""
+    return packed(None, [{"number": first + n} for n in range(count)], {"number": "int64"})
+
+
 def photo_folders(root: Path, count: int = 60, classes: Sequence[str] = ("cat", "dog")) -> Path:
     """Write small JPEGs of various sizes into one folder per class, by turns: `cat/00.jpg`, ...; return `root`."""
     for number in range(count):

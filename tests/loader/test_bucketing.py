@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from typing import Any
 
 import _datasets
+import _jobs
 import numpy as np
 import pytest
+from _jobs import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,9 +25,9 @@ BY_SIZE: dict[str, Any] = {"bucket_by": "length", "batch_size": 8}
 
 def texts(lengths: Any, first: int = 0) -> shardio.Dataset:
     """Samples of so many tokens, which hold the number of the sample."""
-    samples = [{"tokens": np.full(n, first + i), "length": int(n), "number": first + i} for i, n in enumerate(lengths)]
+    rows = [{"tokens": np.full(n, first + i), "length": int(n), "number": first + i} for i, n in enumerate(lengths)]
     fields = {"tokens": ("int64", (None,)), "length": "int64", "number": "int64"}
-    return shardio.from_samples(samples, fields, shard_samples=70)
+    return shardio.from_samples(rows, fields, shard_samples=70)
 
 
 def load(data: Any, *, rank: int = 0, ranks: int = 1, **options: Any) -> shardio.Loader:
@@ -34,33 +35,16 @@ def load(data: Any, *, rank: int = 0, ranks: int = 1, **options: Any) -> shardio
     return shardio.Loader(data, world=World(rank, ranks), **options)
 
 
-class Job:
-    """The loaders of all ranks of a job, whose batches come together."""
-
-    def __init__(self, data: Any, ranks: int, state: Any = None, **options: Any) -> None:
-        self.loaders = [load(data, rank=rank, ranks=ranks, **options) for rank in range(ranks)]
-        for loader in self.loaders if state is not None else ():
-            loader.load_state_dict(json.loads(json.dumps(state)))
-        self.delivered: list[list[int]] = []
-
-    def run(self, steps: int | None = None) -> Any:
-        """Deliver some steps of an epoch, or all that are left; return the state."""
-        (left,) = {loader.steps_left for loader in self.loaders}
-        loops = [iter(loader) for loader in self.loaders]
-        for _ in range(left if steps is None else min(steps, left)):
-            for loop in loops:
-                batch = next(loop)
-                assert batch["number"].tolist() == batch["index"].tolist()
-                assert [len(value) for value in batch["tokens"]] == batch["length"].tolist()
-                assert [*{*map(int, batch["valid"])}] in ([0], [1])  # padding is whole batches
-                self.delivered += [batch["index"].tolist()] if batch["valid"].all() else []
-        states = [loader.state_dict() for loader in self.loaders]
-        assert states == states[:1] * len(states)
-        return states[0]
+class Job(_jobs.Job):
+    """A job whose samples come in buckets."""
 
     @property
-    def samples(self) -> list[int]:
-        return [number for batch in self.delivered for number in batch]
+    def delivered(self) -> list[list[int]]:
+        """The samples of each batch, without batches that are padding, which are whole."""
+        for batch in self.batches:
+            assert [len(value) for value in batch["tokens"]] == batch["length"].tolist()
+            assert len({*batch["valid"].tolist()}) == 1
+        return [samples([batch]) for batch in self.batches if batch["valid"].all()]
 
 
 DATA = texts(LENGTHS)
@@ -93,7 +77,7 @@ def test_an_epoch_is_delivered_once_by_any_ranks(
     state, delivered = None, []
     for size, count in zip(ranks, [*steps, None], strict=True):
         if state is None or state["epoch"] == 0:
-            job = Job(data, size, state, **options)
+            job = Job(data, size, state=state, **options)
             state, delivered = job.run(count), delivered + job.delivered
     assert delivered == whole.delivered
     assert state["epoch"] == 1
@@ -109,7 +93,7 @@ def test_the_lengths_of_ragged_fields_are_known() -> None:
     field = shardio.Field("array", "int64", (None,), optional=True)
     data = shardio.from_samples([{"x": value} for value in values], {"x": field})
     batches = list(load(data, bucket_by="x", max_tokens=20))
-    assert sorted(number for batch in batches for number in batch["index"].tolist()) == list(range(60))
+    assert sorted(samples(batches)) == list(range(60))
     for batch in batches:
         assert len(batch["x"]) * max(1, *(0 if value is None else len(value) for value in batch["x"]), 0) <= 20
 
@@ -226,7 +210,7 @@ def test_a_state_of_other_buckets_is_refused(saved: dict[str, Any], loaded: dict
         loader.load_state_dict(state)
     with pytest.warns(StateWarning, match="epoch 0 starts over"):
         loader.load_state_dict(state, strict=False)
-    assert sorted(number for batch in loader for number in batch["index"][batch["valid"]].tolist()) == list(range(500))
+    assert sorted(samples(loader)) == list(range(500))
 
 
 @pytest.mark.parametrize(
@@ -254,16 +238,16 @@ def test_mixtures() -> None:
     whole.run()
     middle = job.run(3)
     assert sorted(whole.samples) == sorted(mixture(3, 1).plan(3, "global", 64, 16).lookup(np.arange(200))[0].tolist())
-    rest = Job(mixture(3, 1), 3, middle, **BY_TOKENS)
+    rest = Job(mixture(3, 1), 3, state=middle, **BY_TOKENS)
     end = rest.run()
     assert job.delivered + rest.delivered == whole.delivered
     assert (middle["turns"], end["turns"]) == ([0, 0], [150, 50])
     with pytest.raises(StateMismatch, match=r"digest is .*: other weights hold from the beginning of an epoch on"):
         load(mixture(1, 1), **BY_TOKENS).load_state_dict(middle)
-    changed = Job(mixture(1, 1), 1, end, **BY_TOKENS)
+    changed = Job(mixture(1, 1), 1, state=end, **BY_TOKENS)
     middle = changed.run(2)
     assert (middle["turns"], middle["since"]) == ([150, 50], 200)
-    again = Job(mixture(1, 1), 2, middle, **BY_TOKENS)
+    again = Job(mixture(1, 1), 2, state=middle, **BY_TOKENS)
     assert again.run()["turns"] == [250, 150]
     assert sum(number >= 90 for number in changed.samples + again.samples) == 100
 
@@ -274,7 +258,7 @@ def test_weighted_samples() -> None:
     plain = load(view, batch_size=8)
     job = Job(view, 2, **BY_TOKENS)
     job.run()
-    assert sorted(job.samples) == sorted(n for batch in plain for n in batch["index"][batch["valid"]].tolist())
+    assert sorted(job.samples) == sorted(samples(plain))
 
 
 @given(small=st.integers(5, 60), more=st.integers(1, 60), ranks=st.lists(st.integers(1, 3), min_size=3, max_size=3))
@@ -286,13 +270,13 @@ def test_a_dataset_that_has_grown(small: int, more: int, ranks: list[int]) -> No
         patch.setattr(shardio.Dataset, "earlier", property(lambda d: {before.digest: small} if len(d) > small else {}))
         job = Job(before, ranks[0], **BY_TOKENS)
         state = job.run(1)
-        ends = [Job(data, ranks[1], state, **BY_TOKENS) for data in (before, after)]
+        ends = [Job(data, ranks[1], state=state, **BY_TOKENS) for data in (before, after)]
         if state["epoch"] == 0:
             states = [end.run() for end in ends]
             assert ends[0].delivered == ends[1].delivered
             assert sorted(job.samples + ends[1].samples) == list(range(small))
             state = states[0]
-        later = Job(after, ranks[2], state, **BY_TOKENS)
+        later = Job(after, ranks[2], state=state, **BY_TOKENS)
         later.run()
         assert sorted(later.samples) == list(range(small + more))
 

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
-from _datasets import CONTAINERS, load, packed, photos
+from _datasets import CONTAINERS, load, numbers, packed, photos
+from _jobs import Job, samples
 from _time_limit import wait_until
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,15 +26,6 @@ from shardio.format.fields import infer_fields
 from shardio.loader.batch import job
 
 TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
-
-
-def numbers(count: int) -> shardio.Dataset:
-    return shardio.from_samples([{"number": n} for n in range(count)], {"number": "int64"}, shard_samples=7)
-
-
-def valid_indices(batch: dict[str, Any]) -> list[int]:
-    """The indices of a batch without padding."""
-    return batch["index"][batch["valid"]].tolist() if "valid" in batch else batch["index"].tolist()
 
 
 @given(
@@ -55,10 +48,8 @@ def test_exactly_once_over_real_loaders(n: int, world: int, batch: int, seed: in
     for _ in range(2):
         epochs = [list(loader) for loader in loaders]
         assert {len(epoch) for epoch in epochs} == {len(loaders[0])}
-        taken = [index for epoch in epochs for b in epoch for index in valid_indices(b)]
+        taken = [index for epoch in epochs for index in samples(epoch)]
         assert len(taken) == len(set(taken)) == (n if tail == "pad" else n // (world * batch) * world * batch)
-        for b in (b for epoch in epochs for b in epoch):
-            assert b["number"].tolist() == b["index"].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -95,45 +86,26 @@ def test_elastic_resume(
 ) -> None:
     """Stopped anywhere and resumed with another world, batch size, container and threads, an epoch is the same."""
 
-    def ranks(which: int) -> list[shardio.Loader]:
-        options: dict[str, Any] = {"tail": "pad", "seed": 5, "threads": threads[which]} | order
-        dataset, size = stored(n, containers[which]), worlds[which]
-        return [load(dataset, batches[which], world=World(r, size), **options) for r in range(size)]
-
-    first = ranks(0)
-    iterators = [iter(loader) for loader in first]
-    before = [i for _ in range(min(stop, len(first[0]))) for it in iterators for i in valid_indices(next(it))]
-    states = [loader.state_dict() for loader in first]
-    assert all(state == states[0] for state in states)
-    state = json.loads(json.dumps(states[0]))
-    second = ranks(1)
-    for loader in second:
-        loader.load_state_dict(state)
-    after = [i for step in zip(*second, strict=True) for b in step for i in valid_indices(b)]
-    epoch = 0 if stop < len(first[0]) else 1
-    whole = shardio.Plan(n, 5, epoch, **order).indices(0, n).tolist()
-    assert (before if epoch == 0 else []) + after == whole
+    datasets = [stored(n, container) for container in containers]
+    first = Job(datasets[0], worlds[0], batches[0], seed=5, threads=threads[0], **order)
+    state = first.run(stop)
+    second = Job(datasets[1], worlds[1], batches[1], state, seed=5, threads=threads[1], **order)
+    second.run()
+    whole = shardio.Plan(n, 5, state["epoch"], **order).indices(0, n).tolist()
+    assert (first.samples if state["epoch"] == 0 else []) + second.samples == whole
 
 
 def test_ranks_that_take_neighbors_deliver_each_sample_once() -> None:
     """assign="node" stands in the repr alone; ranks with it and, after a resume, without it share an epoch exactly."""
-    data = numbers(100)
-
-    def loaders(world: int, **options: Any) -> list[shardio.Loader]:
-        return [load(data, 5, world=World(rank, world), tail="pad", **options) for rank in range(world)]
-
-    neighbors = loaders(4, assign="node", shuffle="block", block=5, window=4)
-    assert "assign='node'" in repr(neighbors[0])
-    assert "assign" not in repr(loaders(4)[0])
-    taken = [
-        index for loader in neighbors for _, batch in zip(range(2), loader, strict=False) for index in batch["number"]
-    ]
-    state = neighbors[0].state_dict()
+    options: dict[str, Any] = {"shuffle": "block", "block": 5, "window": 4}
+    neighbors, others = (Job(numbers(100), 4, 5, assign=assign, **options) for assign in ("node", "rank"))
+    assert "assign='node'" in repr(neighbors.loaders[0])
+    assert "assign" not in repr(others.loaders[0])
+    state = neighbors.run(2)
     assert "assign" not in json.dumps(state)
-    for loader in loaders(2, shuffle="block", block=5, window=4):
-        loader.load_state_dict(state)
-        taken += [number for batch in loader for number in batch["number"][batch["valid"]]]
-    assert sorted(map(int, taken)) == list(range(100))
+    rest = Job(numbers(100), 2, 5, state, **options)
+    rest.run()
+    assert sorted(neighbors.samples + rest.samples) == list(range(100))
 
 
 def test_the_state_is_small_and_counts_what_was_delivered() -> None:
@@ -222,15 +194,14 @@ def test_peeks_in_a_row_are_told() -> None:
 def test_a_peek_after_resuming_costs_nothing() -> None:
     """Any world that resumes may peek first: the rest of the epoch is delivered once, and the state is as loaded."""
     first = load(numbers(40), 4, tail="pad")
-    before = [i for _, batch in zip(range(3), first, strict=False) for i in valid_indices(batch)]
+    before = samples(islice(first, 3))
     state = first.state_dict()
     ranks = [load(numbers(40), 3, tail="pad", world=World(rank, 2)) for rank in range(2)]
     for loader in ranks:
         loader.load_state_dict(state)
         next(iter(loader))
         assert loader.state_dict() == state
-    after = [i for loader in ranks for batch in loader for i in valid_indices(batch)]
-    assert sorted(before + after) == list(range(40))
+    assert sorted([*before, *(sample for loader in ranks for sample in samples(loader))]) == list(range(40))
 
 
 def test_an_error_in_the_second_batch_is_no_peek() -> None:
@@ -445,7 +416,7 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
         loader.load_state_dict(state, strict=False)
     assert loader.epoch == 3
     assert sum(len(batch["index"]) for batch in loader) == 28
-    assert sorted(index for batch in loader for index in batch["index"].tolist()) == list(range(40))
+    assert sorted(samples(loader)) == list(range(40))
     loader = load(numbers(41), 4, seed=1)
     with pytest.warns(
         StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 starts over"
@@ -499,7 +470,7 @@ def test_stats_add_up() -> None:
     ds = photos(60)
     loader = load(ds, transforms=TRAIN, fields=["image"], device="cpu")
     assert loader.stats().samples == 0
-    delivered = [index for batch in loader for index in batch["index"].tolist()]
+    delivered = samples(loader)
     stats = loader.stats()
     assert stats.samples == len(delivered) == 56
     assert stats.bytes == sum(len(ds[index]["image"]) for index in delivered)
@@ -534,7 +505,7 @@ def test_set_epoch_keeps_the_place_of_a_loaded_state() -> None:
         assert loader.state_dict() == state | {"epoch": epoch, "position": position}
     loader.load_state_dict(state)
     loader.set_epoch(3)
-    taken = [index for batch in loader for index in batch["index"].tolist()]
+    taken = samples(loader)
     assert taken == shardio.Plan(20, 0, 3).indices(8, 20).tolist()
     assert loader.epoch == 4
 
@@ -554,7 +525,7 @@ def test_set_epoch_before_a_loops_first_batch(isolate: bool) -> None:
         assert loader.epoch == 5
         taken = next(batches)["index"].tolist()
         assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 4)
-        taken += [index for batch in batches for index in batch["index"].tolist()]
+        taken += samples(batches)
         assert taken == shardio.Plan(20, 0, 5).indices(0, 20).tolist()
         assert (loader.epoch, loader.stats().samples) == (6, 20)
 

@@ -11,48 +11,18 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from _builders import png
-from _datasets import load
+from _datasets import load, numbers
+from _jobs import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
-from shardio import World
 from shardio.conversion.api import convert
 from shardio.errors import StateMismatch, StateWarning
 from shardio.order.permutation import derive
 
 WORLDS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
 BATCHES = st.lists(st.integers(1, 5), min_size=4, max_size=4)
-
-
-def numbers(count: int, first: int = 0) -> shardio.Dataset:
-    """Samples that hold consecutive numbers from `first` on."""
-    return shardio.from_samples([{"number": first + n} for n in range(count)], {"number": "int64"}, shard_samples=7)
-
-
-class Job:
-    """The loaders of all ranks of a job, whose batches come together."""
-
-    def __init__(self, data: Any, ranks: int, batch_size: int, state: Any = None, **options: Any) -> None:
-        options = {"seed": 3, "tail": "pad", "threads": 1} | options
-        self.loaders = [load(data, batch_size, world=World(rank, ranks), **options) for rank in range(ranks)]
-        if state is not None:
-            for loader in self.loaders:
-                loader.load_state_dict(json.loads(json.dumps(state)))
-        self.delivered: list[int] = []
-
-    def run(self, steps: int | None = None) -> Any:
-        """Deliver some steps of an epoch, or all that are left; return the state."""
-        loops = [iter(loader) for loader in self.loaders]
-        assert {len(loader) for loader in self.loaders} == {len(self.loaders[0])}
-        for _ in range(self.loaders[0].steps_left if steps is None else min(steps, self.loaders[0].steps_left)):
-            for loop in loops:
-                batch = next(loop)
-                assert batch["number"].tolist() == batch["index"].tolist()
-                self.delivered += batch["index"][batch["valid"]].tolist()
-        states = [loader.state_dict() for loader in self.loaders]
-        assert states == states[:1] * len(states)
-        return states[0]
 
 
 @given(ranks=WORLDS, batches=BATCHES, steps=st.lists(st.integers(1, 30), min_size=3, max_size=3), nested=st.booleans())
@@ -68,14 +38,14 @@ def test_other_weights_go_on(ranks: list[int], batches: list[int], steps: list[i
         mixed = shardio.mix(sources, dict(zip(sources, weights, strict=True)), samples=300)
         running = Job(mixed, *job, state)
         state = running.run(count)
-        delivered += running.delivered
+        delivered += running.samples
         assert sum(state["turns"]) == len(delivered) == 300 * state["epoch"] + state["position"]
         # The same weights go on with the same order, wherever they are resumed.
         again = Job(mixed, ranks[3], batches[3], state)
         again.run()
         expected = Job(mixed, 1, 1, state)
         expected.run()
-        assert sorted(again.delivered) == sorted(expected.delivered)
+        assert sorted(again.samples) == sorted(expected.samples)
     starts = np.cumsum([0, *(dataset.numbers for dataset in sources.values())])
     for source, dataset in enumerate(sources.values()):
         own = [n - starts[source] for n in delivered if starts[source] <= n < starts[source + 1]]
@@ -93,7 +63,7 @@ def test_weights_change_at_the_very_sample() -> None:
     changed = shardio.mix(sources, {"a": 0, "b": 1})
     job = Job(changed, 1, 7, state)
     later = job.run(2)
-    assert min(job.delivered) >= 100
+    assert min(job.samples) >= 100
     assert (later["turns"], later["since"]) == ([21, 14], 21)
     (loader,) = job.loaders
     loader.set_epoch(0)
@@ -194,7 +164,7 @@ def test_recorded_states(data: Any, state: Any, later: list[int]) -> None:
     job = Job(data or numbers(40), 1, 4, state)
     assert job.loaders[0].state_dict() == state
     job.run()
-    assert job.delivered == later
+    assert job.samples == later
 
 
 @pytest.mark.parametrize(
@@ -313,17 +283,17 @@ def test_a_dataset_that_has_grown(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shardio.Dataset, "earlier", property(lambda d: {before.digest: small} if len(d) > small else {}))
         job = Job(before, ranks[0], batches[0], **options)
-        state, delivered = job.run(steps[0]), job.delivered
+        state, delivered = job.run(steps[0]), job.samples
         if state["epoch"] == 0:
             job = Job(after, ranks[1], batches[1], state, **options)
-            state, delivered = job.run(steps[1]), delivered + job.delivered
+            state, delivered = job.run(steps[1]), delivered + job.samples
         if state["epoch"] == 0:
             assert (state["digest"], state["samples"]) == (before.digest, small)
             ends = []
             for data in (before, after):
                 job = Job(data, ranks[2], batches[2], state, **options)
                 ends.append(job.run())
-                assert sorted(delivered + job.delivered) == list(range(small))
+                assert sorted(delivered + job.samples) == list(range(small))
             loader, size = load(after, batches[3], tail=tail, seed=3, **options), batches[3]
             loader.load_state_dict(state)
             for count, told in ((small, len(loader)), (small - state["position"], loader.steps_left)):
@@ -331,7 +301,7 @@ def test_a_dataset_that_has_grown(
             state = ends[more % 2]
         job = Job(after, ranks[3], batches[3], state, **options)
         job.run()
-        assert sorted(job.delivered) == list(range(small + more))
+        assert sorted(job.samples) == list(range(small + more))
 
 
 class Numbers:
@@ -362,10 +332,10 @@ def test_a_dataset_that_was_appended_to(tmp_path: Path, condition: str | None) -
     convert(Numbers(30, 50), tmp_path / "data", append=True)
     later = Job(data(), 2, 3, state)
     later.run()
-    assert sorted(job.delivered + later.delivered) == list(range(30))
-    later.delivered.clear()
+    assert sorted(job.samples + later.samples) == list(range(30))
+    later.batches.clear()
     later.run()
-    assert sorted(later.delivered) == list(range(50))
+    assert sorted(later.samples) == list(range(50))
 
 
 def test_growth_that_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

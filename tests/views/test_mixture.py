@@ -11,23 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _datasets import CONTAINERS, load, packed, photo
+from _datasets import CONTAINERS, load, numbers, packed, photo
+from _jobs import Job, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
-from shardio import World
 from shardio.errors import BadSample, ConfigError, StateMismatch, StateWarning
 from shardio.order.interleave import MOST_TURNS, MixedPlan, Source, whole_weights
 from shardio.order.permutation import derive
 from shardio.order.plan import Plan
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
-
-
-def numbers(count: int, first: int = 0) -> shardio.Dataset:
-    """Samples that hold consecutive numbers from `first` on."""
-    return shardio.from_samples([{"number": first + n} for n in range(count)], {"number": "int64"}, shard_samples=7)
 
 
 def mixed_plan(n: int, sizes: Sequence[int], weights: Sequence[int], seed: int, *shuffling: Any) -> MixedPlan:
@@ -67,7 +62,7 @@ def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: i
 @given(
     sizes=SIZES,
     weights=st.lists(st.integers(1, 5), min_size=4, max_size=4),
-    samples=st.integers(20, 80),
+    count=st.integers(20, 80),
     worlds=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     batches=st.tuples(st.integers(1, 7), st.integers(1, 7)),
     stop=st.integers(1, 30),
@@ -77,7 +72,7 @@ def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: i
 def test_elastic_resume(
     sizes: list[int],
     weights: list[int],
-    samples: int,
+    count: int,
     worlds: tuple[int, int],
     batches: tuple[int, int],
     stop: int,
@@ -86,35 +81,15 @@ def test_elastic_resume(
     """Stopped after any step and resumed with another world and batch size, a mixture continues in the same order."""
     starts = np.cumsum([0, *sizes])
     sources = {f"s{n}": numbers(size, int(starts[n])) for n, size in enumerate(sizes)}
-    mixed = shardio.mix(sources, dict(zip(sources, weights, strict=False)), samples=samples)
+    mixed = shardio.mix(sources, dict(zip(sources, weights, strict=False)), samples=count)
 
-    def ranks(which: int) -> list[shardio.Loader]:
-        size = worlds[which]
-        return [
-            load(mixed, batches[which], world=World(r, size), tail="pad", seed=5, threads=threads) for r in range(size)
-        ]
-
-    def taken(steps: Any) -> list[int]:
-        found = []
-        for step in steps:
-            for batch in step:
-                assert batch["number"].tolist() == batch["index"].tolist()
-                found += batch["index"][batch["valid"]].tolist()
-        return found
-
-    first = ranks(0)
-    iterators = [iter(loader) for loader in first]
-    before = taken([next(it) for it in iterators] for _ in range(min(stop, len(first[0]))))
-    states = [loader.state_dict() for loader in first]
-    assert all(state == states[0] for state in states)
-    assert len(json.dumps(states[0])) < 1024
-    second = ranks(1)
-    for loader in second:
-        loader.load_state_dict(json.loads(json.dumps(states[0])))
-    epoch = states[0]["epoch"]
-    after = taken(zip(*second, strict=True))
-    whole = [int(i) for e in (0, 1) for i in _plan(mixed, 5, e).indices(0, samples)]
-    assert before + after == whole[: samples * (epoch + 1)]
+    first = Job(mixed, worlds[0], batches[0], seed=5, threads=threads)
+    state = first.run(stop)
+    assert len(json.dumps(state)) < 1024
+    second = Job(mixed, worlds[1], batches[1], state, seed=5, threads=threads)
+    second.run()
+    whole = [int(i) for e in (0, 1) for i in _plan(mixed, 5, e).indices(0, count)]
+    assert first.samples + second.samples == whole[: count * (state["epoch"] + 1)]
 
 
 def _plan(mixed: shardio.Mixture, seed: int, epoch: int) -> MixedPlan:
@@ -143,7 +118,7 @@ def test_without_weights_every_sample_comes_once() -> None:
     """Without weights every sample comes once, as in a single dataset."""
     mixed = shardio.mix({"a": numbers(30), "b": numbers(11, 30)})
     for _ in range(2):
-        found = [number for batch in load(mixed, 4, tail="pad") for number in batch["number"][batch["valid"]].tolist()]
+        found = samples(load(mixed, 4, tail="pad"))
         assert sorted(found) == list(range(41))
         assert found != list(range(41))
 

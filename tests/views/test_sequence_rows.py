@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from _datasets import load, packed
+from _jobs import Job, exact_over_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ import shardio
 from shardio.dataset.dataset import Dataset
 from shardio.errors import BadSample, ConfigError, ShardCorrupt, StateMismatch
 from shardio.format.fields import length_column
-from shardio.order.world import World
 
 LENGTHS = st.lists(st.integers(0, 3) | st.integers(0, 30), max_size=30)
 COLUMNS = {"positions": True, "documents": True, "cu_seqlens": True}
@@ -101,25 +101,14 @@ def test_packed_rows_have_each_token_once(lengths: list[int], length: int) -> No
         assert rows.padding == pytest.approx(1 - len(own) / (len(rows) * length))
 
 
-def loaders(view: Any, world: int, batch: int, shuffle: Any) -> list[shardio.Loader]:
-    """A loader for each rank of a world."""
-    options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "tail": "pad", "threads": 1, "seed": 1}
-    return [shardio.Loader(view, batch, world=World(rank, world), **options) for rank in range(world)]
-
-
-def take(parts: list[shardio.Loader], steps: int | None = None) -> tuple[list[int], Any]:
-    """The tokens, without padding, that ranks deliver in some steps, and the state after these."""
+def tokens_of(batches: Any) -> list[int]:
+    """The tokens of batches, without padding."""
     got: list[int] = []
-    state = None
-    for loader in parts:
-        for step, delivered in enumerate(loader):
-            for row in np.flatnonzero(delivered["valid"].numpy()).tolist():
-                tokens = delivered["tokens"][row].tolist()
-                got += tokens[: int(delivered["tokens_length"][row])] if "tokens_length" in delivered else tokens
-            if step + 1 == steps:
-                state = loader.state_dict()
-                break
-    return got, state
+    for batch in batches:
+        for row in np.flatnonzero(batch["valid"].numpy()).tolist():
+            tokens = batch["tokens"][row].tolist()
+            got += tokens[: int(batch["tokens_length"][row])] if "tokens_length" in batch else tokens
+    return got
 
 
 @settings(max_examples=40)
@@ -136,24 +125,15 @@ def test_an_epoch_is_exact_over_any_ranks(
     if not len(view):
         return
 
-    def at_epoch(parts: list[shardio.Loader]) -> list[shardio.Loader]:
-        for loader in parts:
-            loader.set_epoch(epoch)
-        return parts
-
-    ranks = at_epoch(loaders(view, size, batch, shuffle))
-    expected = sorted(take(at_epoch(loaders(view, 1, 4, shuffle)))[0])
+    options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "seed": 1}
+    ends = Job(view, 1, 4, **options)
+    ends.loaders[0].set_epoch(epoch)
+    start = ends.loaders[0].state_dict()
+    ends.run()
+    expected = sorted(tokens_of(ends.batches))
     assert len(expected) == len({*expected}) == (sum(lengths) if whole else len(view) * length)
     assert sum(lengths) - len(expected) < length
-    assert len({len(loader) for loader in ranks}) == 1
-    steps = len(ranks[0])
-    assert sorted(take(ranks)[0]) == expected
-    if steps > 1:
-        before, state = take(at_epoch(loaders(view, size, batch, shuffle)), data.draw(st.integers(1, steps - 1)))
-        others = loaders(view, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), shuffle)
-        for loader in others:
-            loader.load_state_dict(state)
-        assert sorted(before + take(others)[0]) == expected
+    assert sorted(exact_over_ranks(view, size, batch, data, tokens_of, start=start, **options)) == expected
 
 
 @pytest.mark.parametrize("container", ["hdf5", "tar", "lmdb", "memory"])

@@ -7,13 +7,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from _datasets import load, photos
+from _jobs import exact_over_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import shardio
 from shardio.errors import ConfigError, StateMismatch
-from shardio.order.world import World
 from shardio.views import index_map
 from shardio.views.index_map import BitMap, NumberMap, RangeMap, of_mask
 from shardio.views.view import BaseDataset, Derived
@@ -105,7 +105,7 @@ def test_an_epoch_is_the_view_over_any_ranks(stack: Any, size: int, batch: int, 
             shardio.Loader(view, 1, threads=1)
         return
 
-    _exact_over_ranks(view, sorted(expected), size, batch, shuffle, data)
+    assert _exact(view, size, batch, shuffle, data) == sorted(expected)
 
 
 @settings(max_examples=30)
@@ -121,41 +121,18 @@ def test_a_weighed_stack_is_the_same_over_any_ranks(
     if mixed:
         other = view.base.select(range(len(expected)))
         view = shardio.mix({"weighed": view, "other": other}, {"weighed": 2, "other": 1}, samples=50)
-    (alone,) = _loaders(view, 1, 16, shuffle)
-    everything = sorted(n for delivered in alone for n in delivered["n"][delivered["valid"]].tolist())
-    _exact_over_ranks(view, everything, size, batch, shuffle, data)
+    assert _exact(view, size, batch, shuffle, data) == _exact(view, 1, 16, shuffle, data)
 
 
-def _loaders(view: Any, world: int, batch: int, shuffle: Any) -> list[shardio.Loader]:
-    options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "tail": "pad", "threads": 1, "seed": 1}
-    return [shardio.Loader(view, batch, world=World(rank, world), **options) for rank in range(world)]
+def _exact(view: Any, size: int, batch: int, shuffle: Any, data: Any) -> list[Any]:
+    """What ranks deliver together, others that take over midway too; each sample is where `origin` leads to."""
 
+    def values(batches: Any) -> list[Any]:
+        for each in batches:
+            assert (at_bottom(view, each["index"].numpy()) == each["n"].numpy()).all()
+        return [n for each in batches for n in each["n"][each["valid"]].tolist()]
 
-def _exact_over_ranks(view: Any, expected: list[Any], size: int, batch: int, shuffle: Any, data: Any) -> None:
-    """Check what ranks deliver together, and what they deliver if others take over midway."""
-
-    def take(parts: list[shardio.Loader], steps: int | None = None) -> tuple[list[Any], Any]:
-        got: list[Any] = []
-        state = None
-        for loader in parts:
-            for step, delivered in enumerate(loader):
-                got += delivered["n"][delivered["valid"]].tolist()
-                assert (at_bottom(view, delivered["index"].numpy()) == delivered["n"].numpy()).all()
-                if step + 1 == steps:
-                    state = loader.state_dict()
-                    break
-        return got, state
-
-    ranks = _loaders(view, size, batch, shuffle)
-    assert sorted(take(ranks)[0]) == expected
-    steps = len(ranks[0])
-    if steps > 1:
-        before, state = take(_loaders(view, size, batch, shuffle), data.draw(st.integers(1, steps - 1)))
-        others = _loaders(view, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9)), shuffle)
-        for loader in others:
-            loader.load_state_dict(state)
-        after, _ = take(others)
-        assert sorted(before + after) == expected
+    return sorted(exact_over_ranks(view, size, batch, data, values, shuffle=shuffle, block=3, window=2, seed=1))
 
 
 @given(stacks(), stacks())
