@@ -34,20 +34,20 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import cv2
 import interrupts
 import numpy as np
 import torch
 import torch.distributed as dist
 
 sys.path.append(str(Path(__file__).parents[1]))
+from _builders import encode
+from _datasets import CONTAINERS, packed
 from _leftovers import left_behind, names
 
 import shardio
 from shardio.system.directory import Directory
 
 SAMPLES = 2400
-CONTAINERS = ("tar", "hdf5", "lmdb")
 SAVE_EVERY = 4  # steps
 TIMEOUT = 15.0  # seconds, of the loader and of each of Gloo's waits
 HANG = 60.0  # seconds: meeting, connecting and reducing may each wait in turn for a rank that was killed
@@ -66,20 +66,20 @@ class Attempt:
     ranks: list[BaseProcess] = field(default_factory=list, repr=False)
 
 
+def sample(n: int) -> dict[str, Any]:
+    """A sample whose image and array no other one has."""
+    pixels, chance = np.full((32, 32, 3), n % 256, np.uint8), np.random.default_rng(n)
+    pixels[:8] = chance.integers(0, 255, (8, 32, 3))
+    array = chance.integers(0, 255, 64, np.uint8)
+    return {"image": encode("jpg", pixels), "label": n, "key": f"sample {n}", "array": array}
+
+
 def prepare(folder: Path) -> None:
     """Write the same samples in each container, and a copy to restore from."""
     fields = {"image": "image", "label": "int64", "key": "text", "array": ("uint8", (64,))}
     for container in CONTAINERS:
-        with shardio.create(
-            folder / "whole" / container, container=container, fields=fields, shard_size="200KB"
-        ) as out:
-            for n in range(SAMPLES):
-                pixels = np.full((32, 32, 3), n % 256, np.uint8)
-                chance = np.random.default_rng(n)
-                pixels[:8] = chance.integers(0, 255, (8, 32, 3))
-                image = cv2.imencode(".jpg", pixels)[1].tobytes()
-                array = chance.integers(0, 255, 64, np.uint8)
-                out.append({"image": image, "label": n, "key": f"sample {n}", "array": array})
+        place = folder / "whole" / container
+        packed(place, map(sample, range(SAMPLES)), fields, container=container, shard_size="200KB")
     shutil.copytree(folder / "whole", folder / "data")
 
 

@@ -15,6 +15,7 @@ import pytest
 from _cli import run
 from _datasets import photos as write_photos
 from _datasets import tensors
+from _jobs import Job
 
 import shardio
 from shardio.bench import limit_search
@@ -332,33 +333,13 @@ def test_the_report_shows_the_settings_that_ran(
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
-def test_a_plan_is_what_loaders_read(photos: Path, tail: Any) -> None:
-    """Steps, samples, shards and bytes of each rank are those of its Loader."""
-    plan = read_plan(photos, world=5, batch_size=7, tail=tail, seed=3, epoch=2)
-    opened = shardio.open(photos)
-    shards = opened.manifest.shards
-    sizes, touched = [], []
-    for rank in range(5):
-        loader = shardio.Loader(opened, 7, world=shardio.World(rank, 5), tail=tail, seed=3, fields=["label"])
-        loader.set_epoch(2)
-        numbers = np.concatenate([batch["index"].numpy() for batch in loader])
-        assert len(numbers) == plan.per_rank_samples
-        where = shards.locate(numbers)[0]
-        touched.append(len(set(where.tolist())))
-        sizes.append(float((shards.bytes / shards.samples)[where].sum()))
-        assert plan.steps == len(loader)
-    assert plan.per_rank_shards.mean == np.mean(touched)
-    assert plan.per_rank_bytes.largest == pytest.approx(max(sizes))
-    assert plan.dropped == (96 - 35 * 2 if tail == "drop" else 0)
-    assert plan.repeated == (0 if tail == "drop" else 35 * 3 - 96)
-
-
-@pytest.mark.parametrize("kind", ["where", "select", "split", "concat", "mixture", "balanced"])
-def test_a_plan_of_a_view_is_what_loaders_read(photos: Path, kind: str) -> None:
-    """Steps, samples, shards and bytes of each rank are those of its Loader, for views of every kind."""
+@pytest.mark.parametrize("kind", ["whole", "where", "select", "split", "concat", "mixture", "balanced"])
+def test_a_plan_is_what_loaders_read(photos: Path, kind: str, tail: Any) -> None:
+    """Steps, samples, shards and bytes of each rank are those of its Loader, for a dataset and views of every kind."""
     whole = shardio.open(photos)
     means = dict(zip(whole.manifest.shards.names, whole.shard_means.tolist(), strict=True))
     made: dict[str, Any] = {
+        "whole": lambda: whole,
         "where": lambda: whole.where("label == 1"),
         "select": lambda: whole.select([5, 90, 3, 5, *range(40, 70)])[2:],
         "split": lambda: whole.split({"a": 0.5, "b": 0.5}, by="label")["b"],
@@ -366,11 +347,10 @@ def test_a_plan_of_a_view_is_what_loaders_read(photos: Path, kind: str) -> None:
         "mixture": lambda: shardio.mix({"a": whole[:10], "b": whole[30:]}, weights={"a": 1, "b": 2}),
         "balanced": lambda: whole[7:].balanced("label", 50),
     }
-    view = made[kind]()
-    plan = read_plan(view, world=2, batch_size=5, seed=3, epoch=1)
-    sizes, touched = [], []
-    for rank in range(2):
-        loader = shardio.Loader(view, 5, world=shardio.World(rank, 2), seed=3, fields=["label"])
+    view, (world, batch_size) = made[kind](), (5, 7) if kind == "whole" else (2, 5)
+    plan = read_plan(view, world=world, batch_size=batch_size, tail=tail, seed=3, epoch=1)
+    job, sizes, touched = Job(view, world, batch_size, tail=tail, fields=["label"]), [], []
+    for loader in job.loaders:
         loader.set_epoch(1)
         shards = [view.shard_of(number) for batch in loader for number in batch["index"].tolist()]
         assert len(shards) == plan.per_rank_samples
@@ -380,6 +360,8 @@ def test_a_plan_of_a_view_is_what_loaders_read(photos: Path, kind: str) -> None:
     assert plan.per_rank_shards.mean == np.mean(touched)
     assert plan.per_rank_bytes.largest == pytest.approx(max(sizes))
     assert (plan.samples, plan.shards) == (len(view), len(view.shard_means))
+    missing = len(view) - plan.steps * world * batch_size
+    assert (plan.dropped, plan.repeated) == (max(0, missing), max(0, -missing))
 
 
 def test_a_view_is_measured(photos: Path) -> None:

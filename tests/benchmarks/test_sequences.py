@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from _datasets import packed
 
-import shardio
 from benchmarks.sequence_loaders import BUDGET, CONTAINERS, LENGTH, LOADERS, Place, by_budget, count
 
 LENGTHS = np.random.default_rng(0).integers(0, 3 * LENGTH, 60)
@@ -19,10 +19,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     offsets = np.cumsum([0, *LENGTHS])
     for texts in ("documents", "paragraphs"):
         for name in CONTAINERS:
-            fields = {"tokens": ("uint16", (None,))}
-            with shardio.create(folder / texts / name, container=name, fields=fields) as writer:
-                for part in np.split(tokens, offsets[1:-1]):
-                    writer.append({"tokens": part})
+            rows = [{"tokens": part} for part in np.split(tokens, offsets[1:-1])]
+            packed(folder / texts / name, rows, {"tokens": ("uint16", (None,))}, container=name)
         np.save(folder / texts / "tokens.npy", tokens)
         np.save(folder / texts / "offsets.npy", offsets)
     (folder / "peers").mkdir()

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import zarr
 from _builders import encode, jpeg, spoiled
+from _datasets import packed
 from _foreign import write_tokenizer
 from _masks import grey_png
 from _s3 import s3_server
@@ -108,11 +109,7 @@ def sample(number: int) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of hostile samples in four shards."""
     place = tmp_path_factory.mktemp("data") / "<hostile> & 'more'"
-    with shardio.create(
-        place, container="tar", fields=FIELDS, metadata={"classes": NAMES}, shard_size="200KB"
-    ) as writer:
-        for number in range(COUNT):
-            writer.append(sample(number))
+    packed(place, map(sample, range(COUNT)), FIELDS, metadata={"classes": NAMES}, shard_size="200KB")
     return place
 
 
@@ -137,6 +134,10 @@ class Site:
     def token(self) -> str:
         return urlsplit(self.address).query.removeprefix("token=")
 
+    @property
+    def cookie(self) -> str:
+        return f"shardio-{self.port}={self.token}"
+
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Mapping[str, str], bytes]:
         """Return the answer to a request: status, headers, content."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -148,7 +149,7 @@ class Site:
 
     def page(self, path: str) -> str:
         """Return a page, as somebody with the token gets it."""
-        status, _, content = self.ask(path, Cookie=f"shardio-{self.port}={self.token}")
+        status, _, content = self.ask(path, Cookie=self.cookie)
         assert status == 200, content
         return content.decode()
 
@@ -185,61 +186,51 @@ def pictures(page: str, kind: str) -> list[Any]:
 @pytest.mark.slow
 def test_only_who_has_the_token_gets_pages(site: Site) -> None:
     """Strangers, other names of this machine, and what is not GET are refused; the token becomes a cookie."""
-    cookie = f"shardio-{site.port}={site.token}"
     assert site.ask("/")[0] == 403
     assert site.ask("/?token=wrong")[0] == 403
     assert site.ask("/?token=%ff%00")[0] == 403
     for path in ("/sample/0", "/small/image/0", "/static/browse.js", "/progress?where=label+==+1", "/nowhere"):
         assert site.ask(path)[0] == 403, path
-    assert site.ask("/", Cookie=f"shardio-{site.port}={site.token[:-1]}")[0] == 403
+    assert site.ask("/", Cookie=site.cookie[:-1])[0] == 403
     assert site.ask("/", Cookie='shardio="; ' + "x=y; " * 100)[0] == 403
     for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1.evil.example", "", "[::2]"):
-        status, _, content = site.ask("/", Host=host, Cookie=cookie)
+        status, _, content = site.ask("/", Host=host, Cookie=site.cookie)
         assert (status, b"hostile" in content) == (403, False), host
     for host in ("localhost:8080", "127.0.0.1", "[::1]:1"):
-        assert site.ask("/", Host=host, Cookie=cookie)[0] == 200, host
+        assert site.ask("/", Host=host, Cookie=site.cookie)[0] == 200, host
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"):
-        status, headers, _ = site.ask("/", method, Cookie=cookie)
+        status, headers, _ = site.ask("/", method, Cookie=site.cookie)
         assert (status, headers["allow"]) == (405, "GET")
     status, headers, content = site.ask(f"//evil.example/?where=label+%3D%3D+1&token={site.token}")
     assert status == 200
     (root,) = re.findall(r'content="0;url=(/[\w-]{22})/evil.example/\?where=label\+%3D%3D\+1"', content.decode())
-    assert {"HttpOnly", "SameSite=Strict", f"Path={root}/", cookie} == set(headers["set-cookie"].split("; "))
+    assert {"HttpOnly", "SameSite=Strict", f"Path={root}/", site.cookie} == set(headers["set-cookie"].split("; "))
     assert site.token not in content.decode()
 
 
 @pytest.mark.slow
 def test_the_cookie_is_for_these_pages_alone(site: Site) -> None:
     """The pages are below a path of their own, with all their addresses, as a cookie goes to every port of a host."""
-    cookie = f"shardio-{site.port}={site.token}"
     root = re.findall(r"Path=(/[^;]*)/$", site.ask(f"/?token={site.token}")[1]["set-cookie"])[0]
     for path in ("/", "/sample/0", "/classes", "/batches", "/nowhere"):
-        status, _, content = site.ask(root + path, Cookie=cookie)
+        status, _, content = site.ask(root + path, Cookie=site.cookie)
         assert status == (404 if path == "/nowhere" else 200)
         found = re.findall(r'(?:href|src|action|data-url)="([^"#]+)', html.unescape(content.decode()))
         assert found
         for address in {address for address in found if not address.startswith("data:")}:
             assert address.startswith(f"{root}/"), address
-            assert site.ask(address, Cookie=cookie)[0] == 200, address
+            assert site.ask(address, Cookie=site.cookie)[0] == 200, address
     assert site.ask(f"{root}/")[0] == 403
 
 
 @pytest.mark.slow
 def test_answers_allow_nothing_else(site: Site) -> None:
     """Every answer forbids scripts in it, other places, and to guess its type; paths that are none are not found."""
-    cookie = f"shardio-{site.port}={site.token}"
     ways_out = ["/../../etc/passwd", "/static/../server.py", "/static/%2e%2e/server.py", "/small/..%2f/0"]
-    none = [
-        "/sample/72",
-        "/sample/-1",
-        "/sample/1e3",
-        f"/sample/{'9' * 5000}",
-        "/small/nope/0",
-        "/small/image/x",
-        *ways_out,
-    ]
+    none = [f"/sample/{number}" for number in (72, -1, "1e3", "9" * 5000)]
+    none += ["/small/nope/0", "/small/image/x", *ways_out]
     for path in ("/", "/classes", "/batches", "/sample/0", "/image/image/0", "/static/browse.css", *none):
-        status, headers, _ = site.ask(path, Cookie=cookie)
+        status, headers, _ = site.ask(path, Cookie=site.cookie)
         assert status == (404 if path in none else 200), path
         policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
         assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
@@ -258,16 +249,15 @@ def test_answers_allow_nothing_else(site: Site) -> None:
 @pytest.mark.slow
 def test_pictures_and_errors_in_their_places(site: Site, data: shardio.Dataset) -> None:
     """Images come as they are stored; a broken one and a bomb come as text, and the rest of the page is there."""
-    cookie = f"shardio-{site.port}={site.token}"
-    status, headers, content = site.ask("/image/image/7", Cookie=cookie)
+    status, headers, content = site.ask("/image/image/7", Cookie=site.cookie)
     assert (status, headers["content-type"], content) == (200, "image/jpeg", data[7]["image"])
-    _, _, content = site.ask("/image/mask/7", Cookie=cookie)
+    _, _, content = site.ask("/image/mask/7", Cookie=site.cookie)
     levels = np.asarray(Image.open(io.BytesIO(data[7]["mask"])))
     assert (np.asarray(Image.open(io.BytesIO(content))) == colored(levels.astype(np.int64))).all()
-    _, _, content = site.ask("/image/frames/8?n=1", Cookie=cookie)
+    _, _, content = site.ask("/image/frames/8?n=1", Cookie=site.cookie)
     assert content == data[8]["frames"][1]
     for name in ("image", "mask", "grid", "frames"):
-        status, headers, content = site.ask(f"/small/{name}/8", Cookie=cookie)
+        status, headers, content = site.ask(f"/small/{name}/8", Cookie=site.cookie)
         assert (status, headers["content-type"]) == (200, "image/jpeg")
         assert max(Image.open(io.BytesIO(content)).size) <= 160
     for path, words in (
@@ -278,7 +268,7 @@ def test_pictures_and_errors_in_their_places(site: Site, data: shardio.Dataset) 
         ("/small/score/8", "has no pictures: scalar"),
         ("/image/frames/8?n=5", "no image 5 in a list of 2"),
     ):
-        status, headers, content = site.ask(path, Cookie=cookie)
+        status, headers, content = site.ask(path, Cookie=site.cookie)
         assert (status, headers["content-type"]) == (200, "image/svg+xml"), path
         assert words in content.decode(), path
     page = site.page(f"/sample/{BOMB}")
@@ -293,10 +283,10 @@ def test_in_a_browser(site: Site, tmp_path: Path) -> None:
     if browser is None:
         pytest.skip("there is no chromium")
 
-    def seen(path: str) -> str:
+    def seen(path: str, *options: str) -> str:
         address = f"http://127.0.0.1:{site.port}{path}{'&' if '?' in path else '?'}token={site.token}"
         done = subprocess.run(
-            [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom",
+            [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", *options,
              "--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'profile'}", address],
             capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
@@ -305,17 +295,12 @@ def test_in_a_browser(site: Site, tmp_path: Path) -> None:
         return done.stdout
 
     for path in ("/", "/sample/0"):
-        page = seen(path)
+        page = seen(path, "--dump-dom")
         assert html.escape(NAMES[0], quote=False) in page
-    page = seen("/batches?batch_size=8&world=2&step=1")
+    page = seen("/batches?batch_size=8&world=2&step=1", "--dump-dom")
     assert page.count("data:image/png") >= 8
     shot = tmp_path / "grid.png"
-    address = f"http://127.0.0.1:{site.port}/?token={site.token}"
-    subprocess.run(
-        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--screenshot={shot}", "--window-size=800,900",
-         "--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'profile'}", address],
-        capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
+    seen("/", f"--screenshot={shot}", "--window-size=800,900")
     assert np.asarray(Image.open(shot).convert("HSV"))[..., 1].astype(float).std() > 5  # the pictures have colours
 
 
@@ -324,7 +309,7 @@ def test_ctrl_c_ends_it(folder: Path) -> None:
     """An interrupt, which it asks for, ends it at once and is no error, also while a browser keeps its connection."""
     with served(folder) as running:
         connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
-        connection.request("GET", "/", headers={"Cookie": f"shardio-{running.port}={running.token}"})
+        connection.request("GET", "/", headers={"Cookie": running.cookie})
         assert connection.getresponse().read()
         running.process.send_signal(signal.SIGINT)
         _, err = running.process.communicate(timeout=60)
@@ -345,7 +330,7 @@ def test_a_dataset_in_a_bucket(folder: Path, tmp_path: Path) -> None:
             assert "s3://data/d" in running.page("/")
             found = running.page("/?" + urlencode({"where": "label == 7 and 'val/' in key"}))
             assert re.findall(r'href="/sample/(\d+)', found) == [str(n) for n in range(15, COUNT, 8)]
-            status, headers, _ = running.ask("/small/image/9", Cookie=f"shardio-{running.port}={running.token}")
+            status, headers, _ = running.ask("/small/image/9", Cookie=running.cookie)
             assert (status, headers["content-type"]) == (200, "image/jpeg")
             assert len(pictures(running.page("/batches?batch_size=4"), "made")) >= 4
 
@@ -651,9 +636,8 @@ def test_slices_that_are_none(text: str, data: shardio.Dataset) -> None:
 
 def test_large_arrays_are_read_by_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page reads only a slice of an array that is too large, and says which figures are of that slice alone."""
-    with shardio.create(tmp_path / "d", container="hdf5", fields={"x": ("float32", (64, 512, 512))}) as writer:
-        writer.append({"x": np.arange(64 * 512 * 512, dtype=np.float32).reshape(64, 512, 512)})
-    data = shardio.open(tmp_path / "d")
+    whole = np.arange(64 * 512 * 512, dtype=np.float32).reshape(64, 512, 512)
+    data = packed(tmp_path / "d", [{"x": whole}], {"x": ("float32", (64, 512, 512))}, container="hdf5")
     monkeypatch.setattr(Selection, "column", lambda *_: pytest.fail("all of it was read"))
     page = sample_page(data, Scans(), 0, {"at.x": "3, :, :"}, None)
     assert "Figures of what is shown" in page

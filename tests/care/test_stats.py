@@ -70,12 +70,10 @@ def check(spread: Spread | None, values: Any) -> None:
     assert np.bincount(which, minlength=len(counts)).tolist() == list(counts)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.usefixtures("part")
 @pytest.mark.parametrize("container", [*CONTAINERS, "memory"])
-def test_all_figures_are_right(tmp_path: Path, container: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_figures_are_right(tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of scalars, images, texts and arrays are exact, also when blocks of reads cross shard boundaries."""
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
     monkeypatch.setattr("shardio.care.stats._COUNTED_SAMPLES", 11)
     samples = [sample(number) for number in range(60)]
     ds = write(tmp_path / "d", container, samples)

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from _adoptable import tables, tars
+from _datasets import packed
 
 import shardio
 from shardio import containers
@@ -28,9 +29,8 @@ LOST = "its table of checksums was lost or damaged; written anew"
 
 def write(path: Path, container: str) -> Path:
     """A dataset of a few shards."""
-    with shardio.create(path, container=container, shard_size="100KB") as writer:
-        for number in range(12):
-            writer.append({"blob": np.random.default_rng(number).bytes(30_000), "label": number})
+    rows = [{"blob": np.random.default_rng(number).bytes(30_000), "label": number} for number in range(12)]
+    packed(path, rows, container=container, shard_size="100KB")
     return path
 
 

@@ -18,7 +18,7 @@ import pytest
 import typer
 from _builders import jpeg
 from _cli import unfinished
-from _datasets import photo_folders
+from _datasets import packed, photo_folders
 from typer.testing import CliRunner
 
 import shardio
@@ -143,8 +143,7 @@ def test_show_batches(dataset: Path, tmp_path: Path) -> None:
     picture = cv2.imread(str(sheet))
     block = 20 + 4 + 160 + 2 * 20 + 4  # heading, image, two lines
     assert picture.shape[0] == 4 * block
-    with shardio.create(tmp_path / "arrays") as writer:
-        writer.append({"grid": np.zeros((2, 2))})
+    packed(tmp_path / "arrays", [{"grid": np.zeros((2, 2))}])
     for option, message in (("--augment", "--augment transforms images"), ("--seed=3", "--batches draws arrays, too")):
         done = shardio_command("show", tmp_path / "arrays", option)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr

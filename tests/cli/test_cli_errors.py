@@ -9,6 +9,7 @@ from typing import Any
 import _cli
 import numpy as np
 import pytest
+from _datasets import packed
 from _small_disk import small_disk
 
 import shardio
@@ -49,10 +50,8 @@ def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     """A small dataset."""
-    with shardio.create(tmp_path / "d", fields={"x": ("float32", (4,)), "label": "int64"}) as writer:
-        for number in range(20):
-            writer.append({"x": np.full(4, number, np.float32), "label": number})
-    return tmp_path / "d"
+    rows = [{"x": np.full(4, number, np.float32), "label": number} for number in range(20)]
+    return Path(packed(tmp_path / "d", rows, {"x": ("float32", (4,)), "label": "int64"}).path)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +117,7 @@ def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) ->
 def test_a_disk_that_a_conversion_fills(tmp_path: Path, failed: Command) -> None:
     """The message says how much the dataset takes and how much is free, and the same command goes on with more room."""
     rows = [{"x": np.full(50_000, number, np.float32)} for number in range(20)]
-    with shardio.create(tmp_path / "d", fields={"x": ("float32", (50_000,))}) as writer:
-        for row in rows:
-            writer.append(row)
+    packed(tmp_path / "d", rows, {"x": ("float32", (50_000,))}, shard_size="64MB")
     with small_disk(tmp_path / "disk", "2m") as disk:
         words = ("reshard", tmp_path / "d", disk / "out", "--shard-size", "500KB", "--workers", "1")
         told = failed(*words)

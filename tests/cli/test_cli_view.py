@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from _builders import jpeg
+from _datasets import packed
 from typer.testing import CliRunner
 
 import shardio
@@ -18,9 +19,8 @@ from shardio.errors import ConfigError, ShardioError
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with the dataset `data/photos`."""
     monkeypatch.chdir(tmp_path)
-    with shardio.create("data/photos", fields={"n": "int64", "label": "int64", "weight": "float32"}) as writer:
-        for number in range(60):
-            writer.append({"n": number, "label": number % 4, "weight": float(number >= 30)})
+    rows = [{"n": number, "label": number % 4, "weight": float(number >= 30)} for number in range(60)]
+    packed(Path("data/photos"), rows, {"n": "int64", "label": "int64", "weight": "float32"})
     return tmp_path
 
 
@@ -91,9 +91,7 @@ def test_a_split_is_trained_and_validated_on(folder: Path) -> None:
     """`train` takes the part `train` and validates on `val`, unless other ones are given; a view resumes as a view."""
     from shardio.train import checkpoint
 
-    with shardio.create("data/images", fields={"image": "image", "label": "int64"}) as writer:
-        for number in range(40):
-            writer.append({"image": jpeg(8, 8, seed=number), "label": number % 2})
+    packed(Path("data/images"), [{"image": jpeg(8, 8, seed=number), "label": number % 2} for number in range(40)])
     split = "--split train=0.8,val=0.2 --split-by label"
     options = "--epochs 1 --batch-size 16 --threads 1 --device cpu"
     run(f"train data/images {split} --output runs/one {options}")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from _builders import CMYK_JPEG, encode, jpeg, of_many_scans, png, spoiled, webp
 from _cli import python
+from _jobs import Job, samples
 
 import shardio
 from shardio import World
@@ -216,19 +217,12 @@ def test_two_views_of_each_image(engine: str) -> None:
 def test_resumed_on_another_world(engine: str) -> None:
     """A state resumes with another engine, world and batch size."""
     data = dataset([photo(number) for number in range(64)])
-    first = load(data, engine, 8, world=World(0, 2))
-    batches = iter(first)
-    before = [next(batches) for _ in range(2)]
-    state = first.state_dict()
-    del batches
+    first = Job(data, 2, 8, transforms=CROP, engine=engine)
+    state = first.run(2)
     for other in (engine, "cpu"):
-        second = load(data, other, 4)
-        second.load_state_dict(state)
-        after = [index for batch in second for index in batch["index"].tolist()]
-        other_rank = load(data, "cpu", 8, world=World(1, 2))
-        seen = [batch["index"].tolist() for batch, _ in zip(other_rank, range(2), strict=False)]
-        delivered = [i for b in before for i in b["index"].tolist()] + [i for batch in seen for i in batch]
-        assert sorted(delivered + after) == list(range(64))
+        second = Job(data, 1, 4, state, transforms=CROP, engine=other)
+        second.run()
+        assert sorted(first.samples + second.samples) == list(range(64))
 
 
 @pytest.mark.parametrize("engine", WHOLE)
@@ -496,8 +490,7 @@ def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
     first = next(newer)
     with pytest.raises(PipelineClosed, match="newer loop"):
         next(older)
-    seen = [index for batch in (first, *newer) for index in batch["index"].tolist()]
-    assert sorted(seen) == list(range(32))
+    assert sorted(samples([first, *newer])) == list(range(32))
 
 
 @pytest.mark.parametrize("engine", WHOLE)

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from _builders import bmp, encode, jpeg, of_many_scans, pixels, png, webp
 from _cli import python
+from _datasets import packed
 
 import shardio
-from shardio import World, native
+from shardio import World
 from shardio.engines import fused_images, image_decoding
 from shardio.engines.cpu import CpuEngine
 from shardio.errors import BadSample, ConfigError
@@ -78,16 +79,11 @@ def load(dataset: Any, **options: Any) -> dict[str, Any]:
     return next(iter(shardio.Loader(dataset, len(dataset), **(given | options))))
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", IMAGES)
-def test_pixels_that_decoding_must_hold(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_that_decoding_must_hold(name: str, part: str) -> None:
     """The crop counts for JPEGs that are decoded in order, else the whole image; one pixel less is refused."""
-    if compiled and native.library() is None:
-        pytest.skip("not compiled here")
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
     image, streams = IMAGES[name]
-    streams &= compiled
+    streams &= part == "compiled"
     held = 10 * 12 if streams else HEIGHT * WIDTH
     dataset = photos(image)
     with pytest.raises(BadSample, match=rf"claims 60 x 80 pixels, .*max_image_pixels allows {held - 1}"):
@@ -131,8 +127,7 @@ def test_other_places_that_decode(tmp_path: Path) -> None:
     small = shardio.TorchDataset(photos(png(HEIGHT, WIDTH)), max_image_pixels=4800, max_value_bytes=10)
     with pytest.raises(BadSample, match="max_value_bytes allows 10"):
         pickle.loads(pickle.dumps(small))[0]  # noqa: S301
-    with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
-        writer.append({"image": png_claiming(30_000, 30_000)})
+    packed(tmp_path / "d", [{"image": png_claiming(30_000, 30_000)}], {"image": "image"})
     (problem,) = shardio.verify(tmp_path / "d", deep=True).problems
     assert "claims 30000 x 30000 pixels" in problem
     assert any("claims 30000 x 30000 pixels" in f"{bad}" for bad in shardio.stats(tmp_path / "d").bad)
@@ -146,9 +141,7 @@ def test_other_places_that_decode(tmp_path: Path) -> None:
 # path -> dataset that claims, and what is claimed, by field
 def tar_claims(path: Path) -> None:
     """Eight values of 6 GiB in a tar that has as many bytes, all of them holes."""
-    with shardio.create(path, fields={"value": "bytes"}) as writer:
-        for number in range(10):
-            writer.append({"value": bytes([number])})
+    packed(path, [{"value": bytes([number])} for number in range(10)], shard_size="1MB")
     with (path / "shard-000000.tar").open("r+b") as file:
         file.truncate(7 << 30)
     index = np.lib.format.open_memmap(path / "shard-000000.idx.npy", "r+")
@@ -158,9 +151,7 @@ def tar_claims(path: Path) -> None:
 
 def hdf5_claims(path: Path) -> None:
     """Eight values of 6 GiB in data that were never written, in chunks."""
-    with shardio.create(path, container="hdf5", fields={"value": "bytes"}) as writer:
-        for number in range(10):
-            writer.append({"value": bytes([number])})
+    packed(path, [{"value": bytes([number])} for number in range(10)], container="hdf5", shard_size="1MB")
     with h5py.File(path / "shard-000000.h5", "r+") as file:
         del file["value/data"], file["value/offsets"]
         data = file.create_dataset("value/data", (60 << 30,), np.uint8, chunks=(1 << 16,), compression="gzip")
@@ -170,9 +161,8 @@ def hdf5_claims(path: Path) -> None:
 
 def chunk_claims(path: Path) -> None:
     """Arrays of 8 bytes, in one chunk of 3 GiB that is compressed to a few bytes."""
-    with shardio.create(path, container="hdf5", fields={"value": ("uint8", (8,))}) as writer:
-        for _ in range(10):
-            writer.append({"value": np.zeros(8, np.uint8)})
+    rows = [{"value": np.zeros(8, np.uint8)}] * 10
+    packed(path, rows, {"value": ("uint8", (8,))}, container="hdf5", shard_size="1MB")
     with h5py.File(path / "shard-000000.h5", "r+") as file:
         del file["value"]
         chunked = file.create_dataset(
@@ -205,9 +195,8 @@ def test_what_claims_much_costs_no_memory(tmp_path: Path) -> None:
     tar_claims(tmp_path / "tar")
     hdf5_claims(tmp_path / "hdf5")
     chunk_claims(tmp_path / "chunk")
-    with shardio.create(tmp_path / "image", fields={"image": "image"}) as writer:
-        for number in range(10):
-            writer.append({"image": png_claiming(30_000, 30_000) if number == 3 else png(HEIGHT, WIDTH)})
+    images = [png_claiming(30_000, 30_000) if number == 3 else png(HEIGHT, WIDTH) for number in range(10)]
+    packed(tmp_path / "image", [{"image": image} for image in images], {"image": "image"})
     tar, hdf5, chunk, image = limited(1 << 30, *(tmp_path / name for name in ("tar", "hdf5", "chunk", "image")))
     for valid, reasons in (tar, hdf5):
         assert valid == [True, *[False] * 8, True]
@@ -221,11 +210,8 @@ def test_what_claims_much_costs_no_memory(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_raised(tmp_path: Path) -> None:
     """A chunk of just as many bytes as the limit allows is read."""
-    with shardio.create(
-        tmp_path / "d", container="hdf5", fields={"value": ("uint8", (8,))}, compression="gzip"
-    ) as made:
-        for number in range(10):
-            made.append({"value": np.full(8, number, np.uint8)})
+    rows, fields = [{"value": np.full(8, number, np.uint8)} for number in range(10)], {"value": ("uint8", (8,))}
+    packed(tmp_path / "d", rows, fields, container="hdf5", compression="gzip", shard_size="1MB")
     with h5py.File(tmp_path / "d" / "shard-000000.h5") as file:
         size = math.prod(file["value"].chunks)
     with pytest.raises(BadSample, match=f"{size} bytes are claimed, max_value_bytes allows {size - 1}"):

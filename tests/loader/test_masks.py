@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import shardio
-from shardio import Field, World, native
+from shardio import Field, World
 from shardio.transforms import Transform
 from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
@@ -91,15 +91,11 @@ LISTS: dict[str, list[Transform]] = {
 }
 
 
-@pytest.mark.parametrize("part", ["compiled", "python"])
+@pytest.mark.usefixtures("part")
 @pytest.mark.parametrize("largest", [20, 60000])
 @pytest.mark.parametrize("name", LISTS)
-def test_pixels_are_pillows(
-    tmp_path: Path, name: str, largest: int, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_are_pillows(tmp_path: Path, name: str, largest: int) -> None:
     """Crops, flips, turns and resizes give what Pillow and NumPy give with the same choices, to the nearest pixel."""
-    if part == "python":
-        monkeypatch.setattr(native, "library", lambda: None)
     given = [levels(SIZE, largest, seed) for seed in range(4)]
     samples = [{"mask": grey_png(numbers)} for numbers in given]
     batch = batch_of(tmp_path / "data", samples, {"mask": MASK}, transforms=LISTS[name], seed=3)
@@ -318,8 +314,7 @@ def test_create_refuses_what_is_no_mask(tmp_path: Path) -> None:
 def test_mixtures_of_masks_and_images_are_refused(tmp_path: Path) -> None:
     """A field that is a mask in one source and a grey image in another has no common meaning."""
     for name, role in (("a", "mask"), ("b", None)):
-        with shardio.create(tmp_path / name, fields={"m": Field("image", channels=1, role=role)}) as writer:
-            writer.append({"m": grey_png(pixels(*SIZE, 1))})
-            writer.append({"m": grey_png(pixels(9, 9, 1))} if role else {"m": grey_png(pixels(*SIZE, 1))})
+        rows = [{"m": grey_png(pixels(*SIZE, 1))}, {"m": grey_png(pixels(*((9, 9) if role else SIZE), 1))}]
+        packed(tmp_path / name, rows, {"m": Field("image", channels=1, role=role)})
     with pytest.raises(shardio.ConfigError, match="image, mask"):
         shardio.mix({"a": tmp_path / "a", "b": tmp_path / "b"})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _datasets import load
+from _datasets import load, packed
 from _time_limit import wait_until
 
 import shardio
@@ -39,9 +39,8 @@ def test_memory_in_use_is_left_alone() -> None:
 
 
 def arrays(path: Path, batch_bytes: int, count: int) -> Path:
-    with shardio.create(path, container="hdf5", fields={"array": ("uint8", (batch_bytes // 16,))}) as writer:
-        for number in range(count):
-            writer.append({"array": np.full(batch_bytes // 16, number % 256, np.uint8)})
+    rows = ({"array": np.full(batch_bytes // 16, number % 256, np.uint8)} for number in range(count))
+    packed(path, rows, {"array": ("uint8", (batch_bytes // 16,))}, container="hdf5", shard_size="1GB")
     return path
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,10 +139,8 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
 
 def test_a_label_that_rotted_is_a_bad_sample(tmp_path: Path) -> None:
     """With verify=True, a label damaged on disk is a bad sample and not an invalid argument."""
-    fields = {"image": "image", "label": "int64"}
-    with shardio.create(tmp_path / "d", container="hdf5", fields=fields) as writer:
-        for number in range(16):
-            writer.append({"image": jpeg(20, 24, seed=number), "label": 3})
+    rows = [{"image": jpeg(20, 24, seed=number), "label": 3} for number in range(16)]
+    packed(tmp_path / "d", rows, container="hdf5", shard_size="1MB")
     with h5py.File(next((tmp_path / "d").glob("*.h5")), "r+") as file:
         file["label"][5] = 1 << 40
     options: dict[str, Any] = {"mixing": MixUp(5), "on_bad_sample": "replace", "max_bad": 3}

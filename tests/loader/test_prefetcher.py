@@ -13,6 +13,7 @@ import torch
 from _builders import jpeg, spoiled
 from _datasets import tensors
 from _device import device as device
+from _jobs import samples
 
 import shardio
 from shardio.errors import BadSample
@@ -92,7 +93,7 @@ def test_memory_is_not_used_again_before_its_copy_is_over(copier: LateCopier, op
         for batch in kept:
             assert (batch["array"] == batch["label"][:, None]).all()
             assert batch["index"].tolist() == batch["label"].tolist()
-        assert sorted(index for batch in kept for index in batch["index"].tolist()) == list(range(60))
+        assert sorted(samples(kept)) == list(range(60))
 
 
 def test_few_copies_are_under_way(copier: LateCopier) -> None:

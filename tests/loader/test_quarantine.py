@@ -18,6 +18,7 @@ import torch
 from _builders import jpeg, spoiled
 from _cli import python
 from _datasets import packed
+from _jobs import Job, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ import shardio
 from shardio import World
 from shardio.errors import BadSample, MapError, ShardCorrupt, TooManyBad
 from shardio.loader.batch.rows import Rows
-from shardio.testing import samples
+from shardio.testing import samples as kinds
 
 CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
 
@@ -117,29 +118,17 @@ def test_replacements_stay_the_same_on_resume(
     """Replacements depend on plan and seed only, not on world, batch size, threads or resume."""
     dataset = photos(30, bad)
 
-    def delivered(loaders: list[shardio.Loader], steps: int) -> list[tuple[int, bytes]]:
-        found = []
-        for batches in list(zip(*loaders, strict=True))[:steps]:
-            for batch in batches:
-                rows = zip(batch["index"].tolist(), batch["image"].numpy(), batch["valid"].tolist(), strict=True)
-                found += [(index, image.tobytes()) for index, image, counts in rows if counts]
-        return found
+    def delivered(job: Job) -> list[tuple[int, bytes]]:
+        job.run()
+        images = [image for batch in job.batches for image in batch["image"][batch["valid"]].numpy()]
+        return [(index, image.tobytes()) for index, image in zip(job.samples, images, strict=True)]
 
-    def loaders(which: int, **options: Any) -> list[shardio.Loader]:
-        return [
-            load(dataset, sizes[which], world=World(r, worlds[which]), tail="pad", seed=3, **options)
-            for r in range(worlds[which])
-        ]
-
-    whole = delivered(loaders(0), 1000)
-    first = loaders(0)
-    position = min(30, stop * worlds[0] * sizes[0])
-    state = first[0].state_dict() | {"position": position}
-    second = loaders(1, threads=threads)
-    for loader in second:
-        loader.load_state_dict(state)
+    options: dict[str, Any] = {"transforms": CROP, "max_bad": 1000, "on_bad_sample": "replace"}
+    whole, position = Job(dataset, worlds[0], sizes[0], **options), min(30, stop * worlds[0] * sizes[0])
+    state = whole.loaders[0].state_dict() | {"position": position}
+    second = Job(dataset, worlds[1], sizes[1], state, threads=threads, **options)
     if position < 30:
-        assert delivered(second, 1000) == whole[position:]
+        assert delivered(second) == delivered(whole)[position:]
 
 
 def test_a_replacement_is_transformed_anew() -> None:
@@ -204,8 +193,8 @@ def test_checksums_find_what_still_decodes(tmp_path: Path, container: str) -> No
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb", "memory"])
 def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> None:
     """Intact values of every kind pass their checksums, empty ones too."""
-    fields = {**samples.FIELDS, "image": "image", "nothing": ("float32", (3, 0))}
-    rows = [samples.sample(n) | {"image": picture(n), "nothing": np.empty((3, 0), np.float32)} for n in range(20)]
+    fields = {**kinds.FIELDS, "image": "image", "nothing": ("float32", (3, 0))}
+    rows = [kinds.sample(n) | {"image": picture(n), "nothing": np.empty((3, 0), np.float32)} for n in range(20)]
     dataset = packed(tmp_path / "d", rows, fields, container=container, shard_size=20_000)
     crops = {"image": CROP, "thumb": [shardio.CenterCrop(8)], "tokens": [shardio.ToInt64()]}
     assert len(list(load(dataset, 5, verify=True, on_bad_sample="raise", transforms=crops))) == 4
@@ -226,7 +215,7 @@ def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str) -
     dataset = shardio.open(tmp_path / "d")
     first, end = (int(start) for start in dataset.manifest.shards.starts[1:3])
     loader = load(dataset, 2, on_bad_sample="mask", **order)
-    good = [index for batch in loader for index in batch["index"][batch["valid"]].tolist()]
+    good = samples(loader)
     lost = {one.location.index for one in loader.quarantine()}
     assert sorted([*good, *lost]) == list(range(24))
     assert lost <= set(range(first, end))

@@ -11,15 +11,15 @@ import pytest
 import torch
 from _builders import resized
 from _cli import run
+from _datasets import CONTAINERS, packed
 from numpy.typing import NDArray
 from PIL import Image
 
 import shardio
-from shardio import Field, World, native
+from shardio import Field, World
 from shardio.transforms import Transform
 
 SIZE, COUNT = (20, 28), 24
-CONTAINERS = ("tar", "hdf5", "lmdb")
 
 
 def picture(number: int, channels: int = 3, size: tuple[int, int] = SIZE) -> NDArray[np.uint8]:
@@ -38,10 +38,8 @@ def datasets(folder: Path, container: str, channels: Literal[1, 3]) -> tuple[Pat
         "files": (Field("image", shape=SIZE, channels=channels), png),
     }
     for name, (field, form) in forms.items():
-        fields = {"image": field, "label": "int64"}
-        with shardio.create(folder / name, container=container, fields=fields, shard_size=8000) as writer:
-            for number in range(COUNT):
-                writer.append({"image": form(picture(number, channels)), "label": number})
+        rows = [{"image": form(picture(number, channels)), "label": number} for number in range(COUNT)]
+        packed(folder / name, rows, {"image": field, "label": "int64"}, container=container, shard_size=8000)
     return folder / "pixels", folder / "files"
 
 
@@ -58,13 +56,9 @@ LISTS: dict[str, list[Transform]] = {
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "Pillow"])
-def test_pixels_load_as_files_do(
-    tmp_path: Path, name: str, channels: Literal[1, 3], compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("part")
+def test_pixels_load_as_files_do(tmp_path: Path, name: str, channels: Literal[1, 3]) -> None:
     """Every list of transforms gives the same batches of pixels as of files."""
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
     container = CONTAINERS[len(name) % 3]
     options: dict[str, Any] = {"transforms": LISTS[name], "world": World(), "seed": 3, "threads": 2, "verify": True}
     loaders = [shardio.Loader(path, 5, **options) for path in datasets(tmp_path, container, channels)]

@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from _datasets import packed
 from _foreign import write_tar
 
 import shardio
@@ -38,10 +39,7 @@ def written(container: str) -> Callable[[Path, int], shardio.Dataset]:
     """Return a function that writes one shard of a container."""
 
     def write(folder: Path, count: int) -> shardio.Dataset:
-        with shardio.create(folder, container=container) as writer:
-            for number in range(count):
-                writer.append(sample(number))
-        return shardio.open(folder)
+        return packed(folder, map(sample, range(count)), container=container, shard_size="1GB")
 
     return write
 

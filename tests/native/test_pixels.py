@@ -100,14 +100,12 @@ def test_plain_pngs_need_no_pillow(stored: int, wanted: int, monkeypatch: pytest
     assert outcome(data, wanted) == pillows
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_what_stands_beside_pixels_makes_no_png_bad(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("part")
+def test_what_stands_beside_pixels_makes_no_png_bad() -> None:
     """A plain PNG with a text of a wrong checksum, which Pillow refuses, is decoded, also without the compiled part."""
     rows = filtered(2, 4, 3, [0], 1)
     data = png(rows, 3, before=chunk(b"tEXt", b"a\0text")[:-4] + bytes(4))
     assert "bad header checksum" in by_pillow(data, 3)
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
     assert outcome(data, 3) == ((2, 4, 3), rows[:, 1:].tobytes())
 
 

@@ -3,7 +3,6 @@
 import gc
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from _cli import python
 
 from shardio.system.background import Departures
 
@@ -152,8 +152,7 @@ while time.monotonic() < end:
 signal.setitimer(signal.ITIMER_REAL, 0)
 print("went on")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+    assert python("-c", script, timeout=60).stdout == "went on\n"
 
 
 def test_an_object_goes_with_its_last_reference() -> None:
@@ -305,5 +304,5 @@ def wait():
 atexit.register(wait)
 threading.Thread(target=work, daemon=True).start()
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "waited\n", "")
+    ended = python("-c", script, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("waited\n", "")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_view import DATA, stacks
@@ -22,10 +23,8 @@ from shardio.system.directory import Directory
 
 def written(path: Path, count: int = 40, first: int = 0) -> shardio.Dataset:
     """A dataset on disk, of numbers and labels."""
-    with shardio.create(path, fields={"n": "int64", "label": "int64"}, overwrite=True) as writer:
-        for number in range(first, first + count):
-            writer.append({"n": number, "label": number % 3})
-    return shardio.open(path)
+    rows = [{"n": number, "label": number % 3} for number in range(first, first + count)]
+    return packed(path, rows, shard_size="1MB", overwrite=True)
 
 
 @pytest.fixture(scope="module")

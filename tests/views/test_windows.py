@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from _adoptable import tables
+from _datasets import packed
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
@@ -261,9 +262,7 @@ def test_a_coordinate_too_coarse_for_its_steps(dtype: str, step: float, first: f
 def test_damage_is_told_with_window_and_row(tmp_path: Path) -> None:
     """A checksum that differs names the window, and the row in its shard; other windows are delivered."""
     fields = {"n": "int64", "values": ("float64", (8,))}
-    with shardio.create(tmp_path / "d", fields=fields, container="tar") as writer:
-        for n in range(20):
-            writer.append({"n": n, "values": np.full(8, n + 0.125)})
+    packed(tmp_path / "d", [{"n": n, "values": np.full(8, n + 0.125)} for n in range(20)], fields, shard_size="1MB")
     (path,) = (tmp_path / "d").glob("*.tar")
     content = path.read_bytes()
     assert content.count(np.full(8, 7.125).tobytes()) == 1
