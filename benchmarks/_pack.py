@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._workloads import Workload, arrays, photos
+from benchmarks._workloads import Items, Workload, arrays, photos
 
 SHORTER, QUALITY = 256, 92
 LONGER = 341  # from the tiles' 4:3, for a peer that takes the longer side only
@@ -117,20 +117,21 @@ def ffcv(task: str, variant: str, workload: Workload, source: Path, out: Path) -
     from ffcv.fields import IntField, NDArrayField, RGBImageField
     from ffcv.writer import DatasetWriter
 
-    from benchmarks.bench_ffcv import _Arrays, _Photos, _signed, _stored_field
+    from benchmarks.bench_ffcv import _array, _signed, _stored_field
+    from benchmarks.bench_ffcv import _photo as _photo_bytes
 
     data: Any
     fields: dict[str, Any]
     if task == "tensors":
         dtype = np.dtype(_signed(workload.dtype))
         fields = {"array": NDArrayField(dtype=dtype, shape=workload.shape)}
-        data = _Arrays(arrays(workload, source).view(dtype))
+        data = Items(_array, arrays(workload, source).view(dtype))
     elif task == "small":
         image = RGBImageField(write_mode="jpg", max_resolution=LONGER, jpeg_quality=QUALITY)
-        fields, data = {"image": image, "label": IntField()}, _Decoded(photos(source, workload.count))
+        fields, data = {"image": image, "label": IntField()}, Items(_decoded, photos(source, workload.count))
     else:
         fields = {"image": _stored_field(), "label": IntField()}
-        data = _Photos(photos(source, workload.count))
+        data = Items(_photo_bytes, photos(source, workload.count))
 
     def run() -> None:
         out.mkdir()
@@ -139,20 +140,10 @@ def ffcv(task: str, variant: str, workload: Workload, source: Path, out: Path) -
     return run
 
 
-class _Decoded:
-    """A dataset of (pixels, label)."""
+def _decoded(item: tuple[Path, int]) -> tuple[Any, int]:
+    import cv2
 
-    def __init__(self, files: list[tuple[Path, int]]) -> None:
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        import cv2
-
-        path, label = self._files[index]
-        return cv2.imread(str(path), cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else 1), label
+    return cv2.imread(str(item[0]), cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else 1), item[1]
 
 
 def _in_parts(work: Any, task: str, items: Any, out: Path, *arguments: Any) -> None:

@@ -15,7 +15,7 @@ and nothing else.
 
 import gzip
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -93,6 +93,19 @@ WORKLOADS = {
     "fashion": Workload("fashion", 60_000, 512, (1, 28, 28), "float32"),
     "cifar": Workload("cifar", 50_000, 512, (3, 32, 32), "float32"),
 }
+
+
+class Items:
+    """A map-style dataset: what a function makes of each of some items."""
+
+    def __init__(self, make: Callable[[Any], Any], items: Sequence[Any] | NDArray[Any]) -> None:
+        self._make, self._items = make, items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._make(self._items[index])
 
 
 def photos(source: Path, count: int) -> list[tuple[Path, int]]:

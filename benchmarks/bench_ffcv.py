@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._workloads import IMAGE_SIZE, MEAN, PASSES, STD, Batch, Workload, arrays, photos, small_images
+from benchmarks._workloads import IMAGE_SIZE, MEAN, PASSES, STD, Batch, Items, Workload, arrays, photos, small_images
 
 WORKLOADS = {"fast": ("",), "tensors": ("",), "records": ("",), "fashion": ("",), "cifar": ("",)}
 REQUIREMENTS = ("torch==2.13.0", "ffcv==1.0.2", "pillow==13.0.0")
@@ -39,13 +39,14 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
     path = str(out / "data.beton")
     if workload.data == "photos":
         fields = {"image": _stored_field(), "label": IntField()}
-        DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(_Photos(photos(source, workload.count)))
+        DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(Items(_photo, photos(source, workload.count)))
     elif workload.data == "small":
         _prepare_small(workload, source, path)
     else:
         dtype = np.dtype(_signed(workload.dtype))
         fields = {"array": NDArrayField(dtype=dtype, shape=workload.shape)}
-        DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(_Arrays(arrays(workload, source).view(dtype)))
+        data = Items(_array, arrays(workload, source).view(dtype))
+        DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(data)
 
 
 def _prepare_small(workload: Workload, source: Path, path: str) -> None:
@@ -146,31 +147,12 @@ class _Pairs:
         return np.array(self._images[index]), int(self._labels[index])
 
 
-class _Photos:
-    """A dataset of (JPEG bytes as an array with the image's size, label)."""
-
-    def __init__(self, files: list[tuple[Path, int]]) -> None:
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, index: int) -> tuple[bytes, int]:
-        path, of_class = self._files[index]
-        return path.read_bytes(), of_class
+def _photo(item: tuple[Path, int]) -> tuple[bytes, int]:
+    return item[0].read_bytes(), item[1]
 
 
-class _Arrays:
-    """A dataset of arrays in tuples of one."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> tuple[Any]:
-        return (np.ascontiguousarray(self._data[index]),)
+def _array(array: Any) -> tuple[Any]:
+    return (np.ascontiguousarray(array),)
 
 
 def _stored_field() -> Any:

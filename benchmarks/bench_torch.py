@@ -1,13 +1,13 @@
 """Peer: PyTorch's own DataLoader, over image files or over an HDF5 file."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 from benchmarks._crops import DECODER_NOTES, DECODERS
-from benchmarks._workloads import PASSES, Batch, Workload, arrays, encoded
+from benchmarks._workloads import PASSES, Batch, Items, Workload, arrays, encoded
 
 WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("h5py",), "records": ("h5py",)}
 REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "pillow==13.0.0", "opencv-python-headless==5.0.0.93", "h5py==3.16.0")
@@ -46,7 +46,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     from torch.utils.data import DataLoader, RandomSampler
 
     if workload.data == "photos":
-        data: Any = _Folder(prepared, DECODERS[workload.variant])
+        data: Any = Items(partial(_decoded, DECODERS[workload.variant]), sorted(prepared.rglob("*.jpg")))
     else:
         data = _Rows(prepared / "data.h5", workload.count)
     sampler = RandomSampler(data, num_samples=PASSES * workload.count)  # a new permutation for each epoch
@@ -54,21 +54,10 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     return chain.from_iterable(repeat(loader))
 
 
-class _Folder:
-    """A map-style dataset of image files, like torchvision's ImageFolder."""
+def _decoded(decode: Callable[[bytes], Any], path: Path) -> tuple[Any, int]:
+    import torch
 
-    def __init__(self, root: Path, decode: Callable[[bytes], Any]) -> None:
-        self._files = [(path, int(path.parent.name)) for path in sorted(root.rglob("*.jpg"))]
-        self._decode = decode
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        import torch
-
-        path, label = self._files[index]
-        return torch.from_numpy(self._decode(path.read_bytes())), label
+    return torch.from_numpy(decode(path.read_bytes())), int(path.parent.name)
 
 
 class _Rows:
