@@ -4,8 +4,9 @@ Samples are plain functions of their numbers, so that a test knows what it must 
 any samples. What tests only read is a fixture of the session, at the end.
 """
 
+import gc
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,14 @@ def load(data: Any, batch_size: int = 8, **options: Any) -> "shardio.Loader":  #
 def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in folders of two classes, which tests only read."""
     return photo_folders(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """The garbage collector rests during a test: what goes has lost its last reference."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

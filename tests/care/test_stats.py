@@ -58,6 +58,12 @@ def write(path: Path, container: str, samples: list[dict[str, Any]], fields: Any
     return packed(path, samples, fields, container=container, shard_size="6KB", metadata={"classes": CLASSES})
 
 
+def two_parts(folder: Path) -> dict[str, shardio.Dataset]:
+    """Datasets of 10 and of 15 samples."""
+    numbers = {"a": range(10), "b": range(10, 25)}
+    return {name: write(folder / name, "tar", [sample(n) for n in part]) for name, part in numbers.items()}
+
+
 def check(spread: Spread | None, values: Any) -> None:
     """Check that a spread agrees with NumPy's figures for these values."""
     values = np.asarray(values)
@@ -541,11 +547,7 @@ def test_many_classes_are_listed_in_part() -> None:
 
 def test_views_are_counted_as_an_epoch_delivers_them(tmp_path: Path) -> None:
     """Of a view come its own samples, and of a concatenation those of each source, and the classes in each."""
-    parts = {
-        name: write(tmp_path / name, "tar", [sample(n) for n in numbers])
-        for name, numbers in {"a": range(10), "b": range(10, 25)}.items()
-    }
-    joined = shardio.concat(parts)
+    joined = shardio.concat(two_parts(tmp_path))
     found = stats(joined, sample="all")
     whole = stats(write(tmp_path / "whole", "hdf5", [sample(n) for n in range(25)]), sample="all")
     assert (found.container, found.shards, found.bytes, found.sampled, found.bad) == (None, None, None, 25, ())
@@ -582,11 +584,7 @@ def test_views_are_counted_as_an_epoch_delivers_them(tmp_path: Path) -> None:
 
 def test_weighted_views_are_counted_with_their_weights(tmp_path: Path) -> None:
     """Of a mixture with weights, each source counts as often as an epoch delivers its samples."""
-    parts = {
-        name: write(tmp_path / name, "tar", [sample(n) for n in numbers])
-        for name, numbers in {"a": range(10), "b": range(10, 25)}.items()
-    }
-    mixture = shardio.mix(parts, {"a": 3, "b": 1}, samples=40)
+    mixture = shardio.mix(two_parts(tmp_path), {"a": 3, "b": 1}, samples=40)
     found = stats(mixture, sample=20, seed=4)
     assert (found.samples, found.sampled) == (40, 20)
     assert found.sources["source"].counts == (30, 10)

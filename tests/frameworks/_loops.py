@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,15 @@ def loader(**options: Any) -> shardio.Loader:
 
 def numbers(batch: dict[str, Any]) -> list[int]:
     return batch["index"][batch["valid"]].tolist()  # type: ignore[no-any-return] # a tensor's list
+
+
+def until(steps: int | None, batches: Iterable[Any], save: Callable[[], object]) -> Iterator[Any]:
+    """Yield batches of an epoch, and save after some steps; None is to its end."""
+    for step, batch in enumerate(batches, 1):
+        yield batch
+        if step == steps:
+            save()
+            return
 
 
 class Line(nn.Module):
@@ -111,11 +120,8 @@ def _stateful(
     if steps is None:
         path = folder / f"rank-{rank}.pt"
         batches.load_state_dict(torch.load(path if path.exists() else folder / "rank-0.pt", weights_only=False))
-    for step, batch in enumerate(batches, 1):
+    for batch in until(steps, batches, lambda: torch.save(batches.state_dict(), folder / f"rank-{rank}.pt")):
         seen += numbers(batch)
-        if step == steps:
-            torch.save(batches.state_dict(), folder / f"rank-{rank}.pt")
-            break
     return seen
 
 
@@ -168,12 +174,9 @@ def accelerate(folder: Path, steps: int | None) -> list[int]:
     accelerator.register_for_checkpointing(batches)
     if steps is None:
         accelerator.load_state(folder / "state")
-    for step, batch in enumerate(batches, 1):
+    for batch in until(steps, batches, lambda: accelerator.save_state(folder / "state")):
         accelerator.backward(model(**batch)["loss"])
         optimizer.step()
-        if step == steps:
-            accelerator.save_state(folder / "state")
-            break
     accelerator.free_memory(model, optimizer)
     del model, optimizer
     accelerator.end_training()
@@ -320,11 +323,8 @@ def torchtitan(folder: Path, steps: int | None) -> list[int]:
     seen: list[int] = []
     if steps is None:
         dcp.load({"dataloader": built}, checkpoint_id=folder / "step-5")
-    for step, (fields, valid) in enumerate(built, 1):
+    for fields, valid in until(steps, built, lambda: dcp.save({"dataloader": built}, checkpoint_id=folder / "step-5")):
         seen += fields["index"][valid].tolist()
-        if step == steps:
-            dcp.save({"dataloader": built}, checkpoint_id=folder / "step-5")
-            break
     dist.destroy_process_group()
     return seen
 

@@ -1,6 +1,5 @@
 """The loader delivers every sample once, resumes exactly, and is independent of threads, container and engine."""
 
-import gc
 import json
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
-from _datasets import CONTAINERS, load, numbers, packed, photos
+from _datasets import load, numbers, packed, photos
 from _jobs import Job, samples
 from _time_limit import wait_until
 from hypothesis import example, given, settings
@@ -231,18 +230,6 @@ def test_threads_and_prefetch_change_nothing(changed: dict[str, Any]) -> None:
             assert torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
 
 
-def test_containers_change_nothing(tmp_path: Path) -> None:
-    """Every container gives the same epoch, pixel by pixel."""
-    rows = photos(60)
-    stored = [photos(60, tmp_path / container, container=container) for container in CONTAINERS]
-    epochs = [list(load(dataset, transforms=TRAIN, seed=3)) for dataset in stored]
-    for expected, *others in zip(list(load(rows, transforms=TRAIN, seed=3)), *epochs, strict=True):
-        for other in others:
-            assert torch.equal(expected["image"], other["image"])
-            assert torch.equal(expected["label"], other["label"])
-            assert expected["key"] == other["key"]
-
-
 def test_what_a_batch_holds() -> None:
     """A batch holds tensors where values can be stacked, lists elsewhere, `index` always, and `valid` with padding."""
     rows = [
@@ -323,16 +310,13 @@ def test_a_damaged_array_is_named(tmp_path: Path, broken: bytes) -> None:
         next(iterator)
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize(("together", "most"), [(1, 6), (4, 6 * 4)])
 def test_memory_is_reused_by_a_plain_loop(together: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that drops its batches reuses the same few addresses, without the garbage collector."""
     monkeypatch.setattr(job, "MOST_BATCHES", (together, together))
-    gc.disable()
-    try:
-        loader = load(photos(200), 4, transforms=TRAIN, prefetch=2)
-        assert len({batch["image"].data_ptr() for batch in loader}) <= most
-    finally:
-        gc.enable()
+    loader = load(photos(200), 4, transforms=TRAIN, prefetch=2)
+    assert len({batch["image"].data_ptr() for batch in loader}) <= most
 
 
 def test_leaving_early_ends_the_threads() -> None:

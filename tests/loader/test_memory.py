@@ -1,6 +1,5 @@
 """Batch memory is returned when its last reference is gone, and not before."""
 
-import gc
 import io
 import time
 from collections.abc import Callable
@@ -19,23 +18,20 @@ from shardio.loader.workers.tuning import Setting, Tuner, Window
 from shardio.system import allocation
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_memory_in_use_is_left_alone() -> None:
     """A tensor, a view of it, or an array made from it each keep the memory in use, without the garbage collector."""
     lender = BufferPool((4, 3), np.dtype(np.float32))  # which keeps two
-    gc.disable()
-    try:
-        keepers = []
-        for keep in (lambda t: t, lambda t: t[1:2, 0], lambda t: t.numpy()[2:], lambda t: t.permute(1, 0).float()):
-            loan = lender.lend()
-            loan[:] = len(keepers)
-            keepers.append(keep(torch.from_numpy(loan)))
-            del loan
-        for number, kept in enumerate(keepers):
-            assert (np.asarray(kept) == number).all()
-        del keepers, kept
-        assert len({lender.lend().ctypes.data for _ in range(8)}) <= 2
-    finally:
-        gc.enable()
+    keepers = []
+    for keep in (lambda t: t, lambda t: t[1:2, 0], lambda t: t.numpy()[2:], lambda t: t.permute(1, 0).float()):
+        loan = lender.lend()
+        loan[:] = len(keepers)
+        keepers.append(keep(torch.from_numpy(loan)))
+        del loan
+    for number, kept in enumerate(keepers):
+        assert (np.asarray(kept) == number).all()
+    del keepers, kept
+    assert len({lender.lend().ctypes.data for _ in range(8)}) <= 2
 
 
 def arrays(path: Path, batch_bytes: int, count: int) -> Path:

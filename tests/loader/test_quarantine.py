@@ -248,6 +248,7 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path, container: str, action: 
     assert "nested too deeply" in bad.reason
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("action", ["replace", "mask"])
 def test_a_bad_sample_keeps_no_memory(action: str) -> None:
     """The memory of loops that are left goes back without the garbage collector, whatever errors they met."""
@@ -261,19 +262,15 @@ def test_a_bad_sample_keeps_no_memory(action: str) -> None:
     options = {"map": fails_once, "map_by": "sample", "on_bad_sample": action, "max_bad": 99, "shuffle": None}
     loader = shardio.Loader(data, 10, threads=2, prefetch=4, world=World(), **options)
     gc.collect()
-    gc.disable()
-    try:
-        for epoch in range(4):
-            loader.set_epoch(epoch)
-            for _ in loader:
-                break
-        deadline = time.monotonic() + 5
-        while (alive := [o for o in gc.get_objects() if type(o) is Rows]) and time.monotonic() < deadline:
-            del alive
-            time.sleep(0.05)
-        assert not alive
-    finally:
-        gc.enable()
+    for epoch in range(4):
+        loader.set_epoch(epoch)
+        for _ in loader:
+            break
+    deadline = time.monotonic() + 5
+    while (alive := [o for o in gc.get_objects() if type(o) is Rows]) and time.monotonic() < deadline:
+        del alive
+        time.sleep(0.05)
+    assert not alive
 
 
 def test_more_than_allowed_ends_the_loop() -> None:

@@ -1,6 +1,7 @@
 """Autotuning finds the fastest setting, leaves a consumer that does not wait alone, and respects limits."""
 
 from collections.abc import Callable, Mapping
+from itertools import count
 
 import numpy as np
 import pytest
@@ -110,12 +111,10 @@ def test_fewer_ahead_where_that_is_faster() -> None:
 
 def test_threads_that_are_no_power_of_two_come_back() -> None:
     """The tuner returns to six threads after fewer were faster for a while."""
-    calls = 0
+    calls = count(1)
 
     def changing(setting: Setting) -> float:
-        nonlocal calls
-        calls += 1
-        return 1000.0 / setting.threads if calls < 20 else 100.0 * setting.threads
+        return 1000.0 / setting.threads if next(calls) < 20 else 100.0 * setting.threads
 
     settings = settle(changing, threads=6, windows=60 + 2 * REST)
     assert settings[18].threads == 1
@@ -131,12 +130,10 @@ def test_what_was_given_by_hand_stays() -> None:
 
 def test_it_looks_again() -> None:
     """The tuner retries other numbers of threads later, so that one slow moment does not decide forever."""
-    calls = 0
+    calls = count(1)
 
     def changing(setting: Setting) -> float:
-        nonlocal calls
-        calls += 1
-        return between({8: 100, 4: 200, 1: 50}, setting.threads) if calls < 10 else 100.0 * setting.threads
+        return between({8: 100, 4: 200, 1: 50}, setting.threads) if next(calls) < 10 else 100.0 * setting.threads
 
     settings = settle(changing, windows=30 + REST)
     assert settings[8].threads == 4
@@ -153,12 +150,10 @@ def test_a_settled_tuner_tries_less_and_less() -> None:
 
 def test_a_slow_start_is_no_reason_to_change() -> None:
     """A slow first window is measured again before it is compared."""
-    calls = 0
+    calls = count(1)
 
     def warming(setting: Setting) -> float:
-        nonlocal calls
-        calls += 1
-        return (1.0 if calls == 1 else 2.0) * between({8: 100, 4: 90, 1: 20}, setting.threads)
+        return (1.0 if next(calls) == 1 else 2.0) * between({8: 100, 4: 90, 1: 20}, setting.threads)
 
     settings = [setting.threads for setting in settle(warming, windows=30)]
     assert settings[2] == 8

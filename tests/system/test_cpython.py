@@ -155,24 +155,21 @@ print("went on")
     assert python("-c", script, timeout=60).stdout == "went on\n"
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_an_object_goes_with_its_last_reference() -> None:
     """3: the thread that drops the last reference runs what follows, at once, without the garbage collector."""
     gone: list[int] = []
-    gc.disable()
-    try:
-        thing = Thing()
-        reference = weakref.ref(thing, lambda _: gone.append(threading.get_ident()))
-        holder = {"thing": [thing]}
-        del thing
-        assert reference() is not None
-        holder.clear()
-        assert reference() is None
-        assert gone == [threading.get_ident()]
-        of_token = weakref.ref(Thing(), lambda _: gone.append(0))  # gone as soon as the call returns
-        assert gone[1:] == [0]
-        assert of_token() is None
-    finally:
-        gc.enable()
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: gone.append(threading.get_ident()))
+    holder = {"thing": [thing]}
+    del thing
+    assert reference() is not None
+    holder.clear()
+    assert reference() is None
+    assert gone == [threading.get_ident()]
+    of_token = weakref.ref(Thing(), lambda _: gone.append(0))  # gone as soon as the call returns
+    assert gone[1:] == [0]
+    assert of_token() is None
 
 
 def test_what_a_function_deletes_is_not_kept() -> None:

@@ -242,16 +242,6 @@ def test_rows_are_told() -> None:
         load(others[0], 1).load_state_dict(load(rows, 1).state_dict())
 
 
-def test_a_view_of_rows_is_saved(tmp_path: Path) -> None:
-    """A saved view of rows opens as the same rows."""
-    dataset = packed(tmp_path / "d", list(corpus([9, 20, 4])), corpus([1]).fields)
-    for rows in (dataset.cut("tokens", 8, positions=True), dataset[1:].packed("tokens", 8, value=3, cu_seqlens=True)):
-        rows.save(tmp_path / "rows.json")
-        opened = shardio.open(tmp_path / "rows.json")
-        assert (opened.digest, len(opened), [*opened.fields]) == (rows.digest, len(rows), [*rows.fields])
-        assert opened[1]["tokens"].tolist() == rows[1]["tokens"].tolist()
-
-
 @pytest.mark.parametrize(
     ("make", "told"),
     [

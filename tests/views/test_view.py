@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import shardio
-from shardio.errors import ConfigError, StateMismatch
+from shardio.errors import ConfigError
 from shardio.views import index_map
 from shardio.views.index_map import BitMap, NumberMap, RangeMap, of_mask
 from shardio.views.view import BaseDataset, Derived
@@ -162,13 +162,6 @@ def test_slices_take_whole_numbers_of_any_type_and_size() -> None:
         assert view.read(range(len(view)), ["n"])["n"].tolist() == [*range(COUNT)][chosen]
 
 
-def test_a_state_belongs_to_its_view() -> None:
-    """The state of one view is refused by another one, with both digests."""
-    state = shardio.Loader(DATA[:30], 4, threads=1).state_dict()
-    with pytest.raises(StateMismatch, match=r"the state's digest is 'view:.*', this loader's is 'view:"):
-        shardio.Loader(DATA[:31], 4, threads=1).load_state_dict(state)
-
-
 def test_repeats_are_augmented_differently() -> None:
     """A sample that comes twice draws other random choices each time."""
     pixels = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
@@ -234,6 +227,7 @@ def _chosen(data: Any) -> dict[str, Any]:
     joined = shardio.concat({"some": data.where("label in (2, 3, 7) or key.startswith('k3')")[::-1], "half": half})
     weighed = joined.weighted(np.arange(len(joined)) % 3 + 1.0, samples=50)
     return {
+        "dataset": data,
         "joined": joined.select(np.arange(len(joined)) % 4 > 0),
         "weighed": weighed,
         "balanced": joined.balanced("label"),
@@ -259,7 +253,7 @@ def _epoch_of(view: Any, **options: Any) -> list[dict[str, Any]]:
     return _samples(load(view, 5, seed=4, transforms=_crop(view), **options))
 
 
-@pytest.mark.parametrize("kind", ["joined", "weighed", "balanced", "mixed", "windows"])
+@pytest.mark.parametrize("kind", ["dataset", "joined", "weighed", "balanced", "mixed", "windows"])
 def test_containers_and_threads_make_no_difference(stored_alike: dict[str, BaseDataset], kind: str) -> None:
     """A view delivers the same pixels in the same order, whatever stores them, and on however many threads."""
     expected = _epoch_of(_chosen(stored_alike["memory"])[kind], threads=1)
