@@ -76,5 +76,5 @@ def warn_if_missing() -> None:
             f"shardio's compiled part is missing ({reason}): JPEG photos load at about a quarter of the rate. "
             f"To get it, {HOW_TO_GET}; {OFF} says that you do without it",
             NativeWarning,
-            stacklevel=5,  # where the Loader is made, past a step of its __init__ and the wrapper of that
+            stacklevel=4,  # where the Loader is made, past the wrapper of its __init__
         )
