@@ -11,8 +11,7 @@ from typing import final
 
 from ..errors import ConfigError, NotADataset, ObjectChanged
 from ..format import manifest
-from ..output import open_output
-from ..output.base import Output
+from ..output import Output, open_output
 from ..stores.base import ObjectInfo
 
 DEFAULT_AGE = "24h"

@@ -283,7 +283,7 @@ def condition_of(store: Store, folder: Url, *, overwrite: bool) -> Condition:
     except ManifestError as error:
         raise ConfigError(f"{error}: {rule}: remove it first") from error
     if found is not None and not found.adopted:
-        raise ConfigError(f"{out.url}: {rule}, and these are shardio's own")
+        raise ConfigError(f"{out.path}: {rule}, and these are shardio's own")
     return state
 
 

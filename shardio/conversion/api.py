@@ -20,8 +20,7 @@ from ..format.fields import Field, listed_names, listed_ragged
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
-from ..output import open_output
-from ..output.base import Output
+from ..output import Output, open_output
 from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system import cpus

@@ -16,7 +16,7 @@ from ..errors import ConfigError, DatasetError, Message, Option
 from ..format import cf, checksums
 from ..format.fields import CHECKSUM, Field, describe_fields, with_hidden
 from ..format.manifest import Manifest
-from ..output.base import Output
+from ..output import Output
 from ..output.shard_writer import Before
 from ..output.store import STAGING, StoreOutput
 from ..system.replacement import temporary_folder
@@ -148,7 +148,7 @@ class Growing:
         fetcher = Fetcher(NodeCache(folder, usual_limit(folder)))
         hidden = with_hidden(self.manifest.fields)
         dataset = Dataset(
-            self.manifest, self.out.url, RemoteShards(self.manifest, self.out.url, hidden, self.out.store, fetcher)
+            self.manifest, self.out.path, RemoteShards(self.manifest, self.out.path, hidden, self.out.store, fetcher)
         )
         resources.callback(dataset.close)
         return dataset

@@ -14,7 +14,8 @@ from ..errors import ConfigError, Option, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
 from ..order.world import World
-from ..output.base import Beat, Output, Run
+from ..output import Output, Run
+from ..output.base import Beat
 from ..output.records import Skipped
 from ..output.shard_writer import Before, WrittenShard, describe
 from ..stores.url import Url

@@ -1,6 +1,6 @@
 """One conversion by all ranks of a job: each writes a part of the shards, and the first rank leads.
 
-Ranks communicate by what they write beside the records of shards alone, see `output.base.Run`: so any launcher will do
+Ranks communicate by what they write beside the records of shards alone, see `output.Run`: so any launcher will do
 (`srun`, `torchrun`, `mpirun`), and no network is needed.
 """
 
@@ -12,7 +12,8 @@ from typing import Any, final
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..format.manifest import Manifest
 from ..order.world import World
-from ..output.base import Output, RankState, Run
+from ..output import Output, Run
+from ..output.base import RankState
 from ..output.records import compare
 from .tasks import ShardTask, TaskContext
 

@@ -19,7 +19,7 @@ from ..errors import BadSample, ConfigError, DatasetError, Message, Option, Sour
 from ..format import checksums, manifest
 from ..format.fields import Field, as_ragged
 from ..format.manifest import Manifest
-from ..output.base import Run
+from ..output import Run
 from ..output.own_files import next_number
 from ..output.records import GROWN, Record, Skipped
 from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode

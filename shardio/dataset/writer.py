@@ -16,8 +16,7 @@ from .. import containers
 from ..errors import BadSample, ConfigError, ShardioError
 from ..format import manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
-from ..output import open_output
-from ..output.base import Writing
+from ..output import Writing, open_output
 from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..system.types import Sample
 from ..system.units import parse_size

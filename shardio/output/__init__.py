@@ -1,15 +1,29 @@
-"""One place to write to, a folder or a store: shards go there one by one, and a manifest makes them a dataset."""
+"""One place to write to, a folder or a store: shards go there one by one, and a manifest makes them a dataset.
+
+    Output              a place for one dataset, known to all processes that write there
+      create            -> Writing: shards go there, without a journal, from one process
+      begin             -> Lead: a conversion begins or resumes, and this process leads it
+      plans, run        -> Run: other ranks, and processes that carry out tasks, take part in it
+      leftovers         what killed and replaced writers left there
+
+A folder and a store have the same members, which `folder` documents. An unfinished place never passes for a dataset
+before `publish`, however its writers end.
+"""
 
 import os
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from ..errors import ConfigError
 from ..stores import open_store
 from ..stores.url import as_url
 from ..system.local_path import local_path
-from .base import Output
-from .folder import FolderOutput
-from .store import StoreOutput
+from .folder import FolderOutput, FolderRun, FolderWriting
+from .store import StoreOutput, StoreRun, StoreWriting
+
+Output: TypeAlias = FolderOutput | StoreOutput
+Writing: TypeAlias = FolderWriting | StoreWriting
+Run: TypeAlias = FolderRun | StoreRun
 
 
 def open_output(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import msgspec
 
@@ -39,7 +39,6 @@ from .own_files import check_made, existing, is_of_manifest, ours
 from .records import JOURNAL, PLAN, Record
 from .shard_writer import WORKPLACE, WrittenShard
 
-POLL_SECONDS = 0.2
 _MOST_TEXT = 1 << 24
 """Bytes of a plan or of a rank's file, far more than either has."""
 
@@ -47,14 +46,17 @@ _MOST_TEXT = 1 << 24
 @final
 @dataclass(frozen=True, slots=True)
 class FolderOutput:
-    """An `Output` on a file system.
+    """An `Output` on a file system. It can be pickled.
 
     Attributes:
         root: the directory that the user names, which may be a link.
         split: the folder of a split in it, which may not be one; "" if the dataset's directory is `root` itself.
         grows: for a conversion that adds shards to the dataset that is there: the state of its manifest, which must be
             the same in the end; else None.
+        poll_seconds: the time between two looks at what other ranks have done.
     """
+
+    poll_seconds: ClassVar[float] = 0.2
 
     root: Path
     split: str = ""
@@ -62,11 +64,8 @@ class FolderOutput:
 
     @property
     def path(self) -> Path:
+        """The dataset's place."""
         return self.root / self.split
-
-    @property
-    def poll_seconds(self) -> float:
-        return POLL_SECONDS
 
     def open(self) -> Directory:
         """Open the dataset's directory, which must exist."""
@@ -83,14 +82,21 @@ class FolderOutput:
             raise ConfigError(f"{self.path}: not a directory") from error
 
     def part(self, split: str) -> "FolderOutput":
+        """Return the place of a split below this one."""
         return replace(self, root=self.root.absolute(), split=split)
 
     def growing(self) -> tuple["FolderOutput", Manifest]:
+        """Return this place for a conversion that adds shards to the dataset which is there, and its manifest.
+
+        Its `begin` and `publish` raise ObjectChanged if the dataset is another one by then. Raises NotADataset if there
+        is none, ManifestError if its manifest cannot be trusted.
+        """
         # The state before it is read, so that a later one is not taken for it.
         state = leftovers.identity(self.open()) if self.path.is_dir() else None
         return replace(self, grows=state), manifest.load(self.path)
 
     def create(self, *, overwrite: bool) -> "FolderWriting":
+        """Begin to write a dataset without a journal; ConfigError if there is one that may not be overwritten."""
         final = self._make()
         found = existing(final)
         if found and not overwrite:
@@ -101,6 +107,21 @@ class FolderOutput:
     def begin(
         self, plan: Mapping[str, Any], *, container: str, beside: bool, resume: bool, overwrite: bool
     ) -> "FolderLead | Manifest":
+        """Begin a conversion, or go on with one.
+
+        Args:
+            plan: JSON values that distinguish this conversion from others.
+            container: the container of its shards.
+            beside: whether files of other programs, which are there already, become the shards.
+            resume: whether to go on where the last attempt at this conversion has ended.
+            overwrite: whether a dataset that is there may be replaced; at a place to add shards it stays, and this says
+                whether to start over where a conversion is unfinished.
+
+        Returns:
+            The manifest, with `resume`, if this conversion has finished it before.
+
+        Raises ConfigError for a dataset or an unfinished conversion that the options do not provide for.
+        """
         self._remove_retired()
         if self.grows and self._has_grown():
             if self.finished(plan) is not None and (overwrite or not resume):
@@ -152,6 +173,7 @@ class FolderOutput:
         return lead
 
     def plans(self) -> dict[str, dict[str, Any]]:
+        """Return the plans of unfinished conversions by run, those written last at the end."""
         try:
             text = self.journal().read(PLAN, _MOST_TEXT)
         except FileNotFoundError:  # there is none yet
@@ -160,6 +182,7 @@ class FolderOutput:
         return {str(plan.get("run")): plan}
 
     def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
+        """Return a value that changes as the first rank of a run works, and whether it certainly does now."""
         # The process that holds the lock has written this plan, and not one that died before.
         begun = plan.get("begun")
         try:
@@ -170,12 +193,17 @@ class FolderOutput:
             return begun, False
 
     def run(self, name: str, container: str, *, beside: bool) -> "FolderRun":
+        """Take part in a run."""
         if not records.RUN_NAME.fullmatch(name):  # and so no other path
             place = self.path / JOURNAL / PLAN
             raise ShardioError("{}: {!r} is not the name of a run; start over with {overwrite}", place, name)
         return FolderRun(self, name, container)
 
     def finished(self, plan: Mapping[str, Any]) -> Manifest | None:
+        """Return the manifest of the dataset that is there, None if there is none; ConfigError if of another plan.
+
+        With a place to add shards: None unless the last conversion there has added those of this plan.
+        """
         if not (self.path / manifest.FILE_NAME).exists():
             return None
         found = manifest.load(self.path)
@@ -200,6 +228,7 @@ class FolderOutput:
         return False
 
     def published(self, plan: Mapping[str, Any]) -> Manifest:
+        """Return the manifest that the run with this plan, which has ended, has made; ShardioError if it made none."""
         return manifest.load(self.path)
 
     def journal(self) -> Directory:
@@ -227,9 +256,15 @@ class FolderOutput:
                     leftovers.remove_retired(final, name)
 
     def leftovers(self, since: float | None) -> Leftovers:
+        """Return what killed and replaced writers left; None if a writer changed the manifest meanwhile: look again.
+
+        What was written later than `since`, in seconds since 1970, is kept, and all that goes with it; None keeps only
+        what a process holds a lock on. Raises ManifestError if the manifest, which names the rest, cannot be trusted.
+        """
         return leftovers.in_folder(self.open(), since)
 
     def remove(self, found: Leftovers) -> bool:
+        """Remove the removable leftovers; False, with part of them there, if the manifest changed meanwhile."""
         return leftovers.remove_from_folder(self.open(), found)
 
 
@@ -263,7 +298,10 @@ def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool, gro
 
 @final
 class FolderWriting:
-    """A `Writing` on a file system, in the directory `final`. A dataset that it replaces stays until `publish`."""
+    """A dataset in the directory `final` that one process writes, in `folder`, from its first shard to its manifest.
+
+    A dataset that it replaces stays until `publish`.
+    """
 
     def __init__(self, final: Directory) -> None:
         self.path, self._final = final.path, final
@@ -271,12 +309,15 @@ class FolderWriting:
         self._lock = FolderLock(self.folder)
 
     def put(self, shard: WrittenShard) -> WrittenShard:
+        """Take a shard that is finished in `folder`; return it under the name that it has from now on."""
         return shard
 
     def publish(self, completed: Manifest) -> None:
+        """Make a dataset of the shards; ObjectChanged if another writer has made one meanwhile."""
         move_into_place(completed, self.folder, self._final)
 
     def close(self) -> None:
+        """Remove what was not published, as far as that is possible."""
         self._lock.release()
         with contextlib.suppress(OSError):
             self._final.remove(self.folder.path.name)
@@ -284,7 +325,10 @@ class FolderWriting:
 
 @final
 class FolderLead:
-    """A `Lead` on a file system; `missing` are the directories that were made for it, if it begins here."""
+    """A conversion in the process that leads it, and alone ends it.
+
+    `missing` are the directories that were made for it, if it begins here.
+    """
 
     def __init__(
         self, run: "FolderRun", final: Directory, lock: Lock, beside: bool, missing: Sequence[Path] | None
@@ -294,12 +338,14 @@ class FolderLead:
         self._retired, self._emptied = "", list[Path]()
 
     def publish(self, completed: Manifest, numbers: Sequence[int]) -> None:
+        """Make a dataset of the shards of these numbers; ObjectChanged if another writer has made one meanwhile."""
         out = self.run.out
         check = out.check_grows if out.grows else None
         move_into_place(completed, self.run.shards(), self._final, beside=self._beside, check=check)
         self._retire()
 
     def abandon(self, error: BaseException) -> None:
+        """Leave nothing behind if the conversion began here and no shard is finished: there is nothing to resume."""
         with contextlib.suppress(OSError):
             if self._missing is not None and not (self.run.name and self.run.done()):
                 self._retire()
@@ -311,6 +357,7 @@ class FolderLead:
         self._final.rename(JOURNAL, self._final, self._retired)
 
     def close(self) -> None:
+        """Let go of the place, and remove what a published dataset does not need."""
         self._lock.release()
         # After the lock's release: some network file systems keep a folder as long as a file in it is open.
         if self._retired:
@@ -323,7 +370,10 @@ class FolderLead:
 @final
 @dataclass(frozen=True, slots=True)
 class FolderRun:
-    """A `Run` on a file system. Its folders are opened for each use, and no link in it is followed."""
+    """A `Run` on a file system: the shards so far and their records, which all processes of a conversion share.
+
+    It can be pickled. Its folders are opened for each use, and no link in it is followed.
+    """
 
     out: FolderOutput
     name: str
@@ -331,6 +381,7 @@ class FolderRun:
 
     @property
     def path(self) -> Path:
+        """The place of the records, for messages."""
         return self.out.path / JOURNAL
 
     def _open(self) -> Directory:
@@ -358,16 +409,20 @@ class FolderRun:
 
     @contextmanager
     def building(self) -> Iterator[Directory]:
+        """Return the folder to build shards in, for a `with` block."""
         yield self.shards()
 
     def put(self, number: int, record: Record, folder: Directory) -> Record:
+        """Take a shard that is finished in `folder`; return its record under the name that it has from now on."""
         return record
 
     def record(self, number: int, record: Record) -> Record:
+        """Write the record of a shard that was put; return the one that counts, which may be another process's."""
         self._open().write(records.name_of(number), records.encode_record(record))
         return record
 
     def read(self, number: int) -> Record | None:
+        """Return the record of a shard, None if there is none; ShardioError if it is damaged."""
         try:
             data = self._open().read(records.name_of(number))
         except FileNotFoundError:
@@ -375,9 +430,11 @@ class FolderRun:
         return records.decode_record(data, f"{self.path}, the record of shard {number}")
 
     def records(self, numbers: Sequence[int]) -> Iterator[Record | None]:
+        """Yield the records of some shards, in the order of `numbers`."""
         return map(self.read, numbers)
 
     def done(self) -> set[int]:
+        """Return the numbers of the shards that have records."""
         return records.numbers_in(self._open().names())
 
     def is_whole(self, number: int, record: Record) -> bool:
@@ -404,10 +461,12 @@ class FolderRun:
         return False
 
     def exists(self) -> bool:
+        """Return whether the conversion has not ended yet."""
         return self.out.has_journal()
 
     @contextmanager
     def working(self, rank: int) -> Iterator[Beat]:
+        """State that a rank works as long as the `with` block runs, and then how it ended."""
         lock = Lock(self.out.journal(), _file_of(rank), f"rank {rank} of this job")
         done = 0
 
@@ -427,6 +486,11 @@ class FolderRun:
             lock.release()
 
     def others(self, size: int) -> Callable[[], tuple[set[int], dict[int, RankState]]]:
+        """Return a function that the first rank of `size` calls to see what the others have done.
+
+        It returns the numbers of the shards that have records, and what each rank that has begun has stated.
+        """
+
         def look() -> tuple[set[int], dict[int, RankState]]:
             journal = self.out.journal()
             states = {rank: state for rank in range(1, size) if (state := _state_of(journal, rank, _file_of(rank)))}
@@ -435,6 +499,8 @@ class FolderRun:
         return look
 
     def leader(self) -> Callable[[], RankState | None]:
+        """Return a function that another rank calls to see the first one; it returns None if that has not begun."""
+
         def look() -> RankState | None:
             try:
                 return _state_of(self.out.journal(), 0, LOCK)

@@ -29,7 +29,7 @@ _BATCH = 1000  # objects in one request
 
 
 def in_folder(final: Directory, since: float | None) -> Leftovers:
-    """Return what killed writers left in a dataset's directory, see `base.Output.leftovers`.
+    """Return what killed writers left in a dataset's directory, see `FolderOutput.leftovers`.
 
     Without a manifest, shards are leftovers only if a writer died while it put them in place: those of a dataset whose
     manifest was lost are left to `repair`.
@@ -141,7 +141,7 @@ def _named(final: Directory) -> set[str]:
 
 
 def in_store(store: Store, url: Url, load: Callable[[], Manifest | None], since: float | None) -> Leftovers | None:
-    """Return what unfinished and replaced conversions left in a store, see `base.Output.leftovers`.
+    """Return what unfinished and replaced conversions left in a store, see `FolderOutput.leftovers`.
 
     Args:
         store: the store.

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from .. import containers
 from ..containers import piece_sums, side_index
@@ -44,7 +44,6 @@ STAGING = "shardio-shard-"
 """The prefix of the temporary folders in which shards are built before they are uploaded."""
 
 SILENT_SECONDS = 300.0
-POLL_SECONDS = 2.0
 _BEAT_SECONDS = 15.0
 _LEADERS_BEAT_SECONDS = 2.0  # others wait for it
 _READERS = 16  # requests at once, while many records or indexes are read or written
@@ -57,7 +56,7 @@ class StoreOutput:
     """An `Output` in a store.
 
     Attributes:
-        url: the dataset's place.
+        path: the dataset's place.
         store: the store that it is in.
         writer: the name of this process and those that work for it, which nobody else has: 8 hexadecimal digits. It is
             part of the names of all shards that they write.
@@ -68,32 +67,26 @@ class StoreOutput:
     Raises ConfigError for a store that cannot be written to.
     """
 
-    url: Url
+    poll_seconds: ClassVar[float] = 2.0
+
+    path: Url
     store: Store
     writer: str = field(default_factory=lambda: secrets.token_hex(4))
     expects: Condition = None
     grows: bool = False
 
     def __post_init__(self) -> None:
-        if (scheme := self.url.root.partition(":")[0]) in _READ_ONLY:
-            raise ConfigError(f"{self.url}: an output must be a path or a URL of a bucket, got {scheme}://")
-
-    @property
-    def path(self) -> Url:
-        return self.url
-
-    @property
-    def poll_seconds(self) -> float:
-        return POLL_SECONDS
+        if (scheme := self.path.root.partition(":")[0]) in _READ_ONLY:
+            raise ConfigError(f"{self.path}: an output must be a path or a URL of a bucket, got {scheme}://")
 
     def part(self, split: str) -> "StoreOutput":
-        return replace(self, url=self.url / split) if split else self
+        return replace(self, path=self.path / split) if split else self
 
     def growing(self) -> tuple["StoreOutput", Manifest]:
         with tempfile.TemporaryDirectory() as folder:  # of a table of shards, which stays mapped
             # The state before it is read, so that a later one is not taken for it.
             now = self.manifest_info()
-            found = load_remote(self.store, self.url, Path(folder))
+            found = load_remote(self.store, self.path, Path(folder))
         return replace(self, expects=None if now is None else now.etag, grows=True), found
 
     def create(self, *, overwrite: bool) -> "StoreWriting":
@@ -119,7 +112,7 @@ class StoreOutput:
             raise ConfigError(
                 "{}: a conversion has begun there ({}) and may be running; {resume} continues it if it has ended, "
                 "{overwrite} starts another one beside it",
-                self.url,
+                self.path,
                 next(reversed(others)),
             )
         if self.expects not in (None, condition):
@@ -139,7 +132,7 @@ class StoreOutput:
         over = [StoreRun(self, run) for run, one in self.plans().items() if records.is_of(one, found.conversion)]
         same = records.appends_the_same(found.conversion, plan)
         if over and same and not keep:
-            raise ConfigError(records.COMPLETE, self.url)
+            raise ConfigError(records.COMPLETE, self.path)
         with suppress(StoreError):  # `clean` removes them
             for run in over:
                 run.remove()
@@ -156,7 +149,7 @@ class StoreOutput:
         problem: ConfigError | None = None
         for name, found in reversed(self.plans().items()):
             try:
-                records.compare(f"{self.url}: the unfinished conversion", found, plan)
+                records.compare(f"{self.path}: the unfinished conversion", found, plan)
             except ConfigError as error:
                 problem = problem or error
                 continue
@@ -167,7 +160,7 @@ class StoreOutput:
         return "", "new"
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        place = self.url / JOURNAL
+        place = self.path / JOURNAL
         found = []
         for info in self.store.list(place.path):
             run, _, name = info.name.removeprefix(f"{place.path}/").partition("/")
@@ -193,24 +186,24 @@ class StoreOutput:
         if (found := self.manifest()) is not None and self.grows:
             return found if records.appends_the_same(found.conversion, plan) else None
         if found is not None:
-            records.compare(f"{self.url}: the existing dataset", found.conversion, plan)
+            records.compare(f"{self.path}: the existing dataset", found.conversion, plan)
         return found
 
     def published(self, plan: Mapping[str, Any]) -> Manifest:
         info, found = self.manifest_info(), self.manifest()
         if info is None or found is None or info.etag == plan.get("replaces"):
-            raise ShardioError(f"{self.url}: rank 0 ended before it had written the manifest")
+            raise ShardioError(f"{self.path}: rank 0 ended before it had written the manifest")
         return found
 
     def leftovers(self, since: float | None) -> Leftovers | None:
-        return leftovers.in_store(self.store, self.url, self.manifest, since)
+        return leftovers.in_store(self.store, self.path, self.manifest, since)
 
     def remove(self, found: Leftovers) -> bool:
-        return leftovers.remove_from_store(self.store, self.url, found)
+        return leftovers.remove_from_store(self.store, self.path, found)
 
     def name(self, *parts: str) -> str:
         """Return the name, in the store, of an object at this place."""
-        return (self.url / "/".join(parts)).path
+        return (self.path / "/".join(parts)).path
 
     def upload(self, shard: WrittenShard, folder: Path) -> tuple[WrittenShard, list[NamedState]]:
         """Upload the files of a finished shard, which are all that `folder` holds, and remove them there.
@@ -238,7 +231,7 @@ class StoreOutput:
         """Return the manifest that is there; None if there is none. Raises ManifestError if it cannot be trusted."""
         with tempfile.TemporaryDirectory() as folder:  # of a table of shards, which stays mapped
             try:
-                return load_remote(self.store, self.url, Path(folder))
+                return load_remote(self.store, self.path, Path(folder))
             except NotADataset:
                 return None
 
@@ -251,9 +244,9 @@ class StoreOutput:
         if now is None:
             return "new"
         if not overwrite:
-            raise ConfigError("{}: there is a dataset already; {overwrite} replaces it", self.url)
+            raise ConfigError("{}: there is a dataset already; {overwrite} replaces it", self.path)
         if now.etag is None:
-            raise StoreError(f"{self.url}: the store gives no ETags, so no manifest can be replaced safely: remove it")
+            raise StoreError(f"{self.path}: the store gives no ETags, so no manifest can be replaced safely: remove it")
         return now.etag
 
     def write_manifest(self, completed: Manifest, condition: Condition) -> None:
@@ -276,7 +269,7 @@ class StoreOutput:
     def overtaken(self) -> ObjectChanged:
         """Return the error of a writer that finds the manifest of another writer."""
         return ObjectChanged(
-            f"{self.url / manifest.FILE_NAME}: another writer has changed it since this one began, and its dataset "
+            f"{self.path / manifest.FILE_NAME}: another writer has changed it since this one began, and its dataset "
             "stays; shardio clean removes, after a day, what this one wrote"
         )
 
@@ -284,7 +277,7 @@ class StoreOutput:
         """Look up what a manifest names: other programs may have removed it, such as a bucket's lifecycle rule."""
         kind, shards = containers.get(completed.container), completed.shards
         several = kind.read_where_it_lies  # objects, of which the indexes alone count here
-        listed = {} if several else {found.name: found.size for found in self.store.list(self.url.path)}
+        listed = {} if several else {found.name: found.size for found in self.store.list(self.path.path)}
         for shard, expected in zip(shards.names, shards.bytes, strict=True):
             files = (*(() if several else (shard,)), *kind.companions(shard, adopted=completed.adopted))
             sums = () if completed.piece_bytes is None else (f"{shard}{piece_sums.SUFFIX}",)
@@ -295,13 +288,13 @@ class StoreOutput:
                     sizes.append(listed[place] if place in listed else self.store.info(place).size)
                 except ObjectNotFound as error:
                     raise ObjectNotFound(
-                        f"{self.url / name}: was removed since it was written, so the dataset has no manifest: resume "
+                        f"{self.path / name}: was removed since it was written, so the dataset has no manifest: resume "
                         "the conversion, or write it anew"
                     ) from error
             if (size := sum(sizes[: len(files)])) != expected:
                 raise ObjectChanged(
-                    f"{self.url / shard}: was replaced since it was written, so the dataset has no manifest: the files "
-                    f"have {size} bytes, not {expected}; resume the conversion, or write it anew"
+                    f"{self.path / shard}: was replaced since it was written, so the dataset has no manifest: the "
+                    f"files have {size} bytes, not {expected}; resume the conversion, or write it anew"
                 )
 
     def holds(self, completed: Manifest) -> bool:
@@ -320,7 +313,7 @@ class StoreWriting:
     """
 
     def __init__(self, out: StoreOutput, condition: Condition) -> None:
-        self._out, self.path, self._condition = out, out.url, condition
+        self._out, self.path, self._condition = out, out.path, condition
         self._uploaded: list[str] = []
         remove_abandoned_folders(STAGING)
         self._sign = out.name(JOURNAL, f"run-{out.writer}", WRITING)
@@ -402,7 +395,7 @@ class StoreRun:
 
     @property
     def path(self) -> Url:
-        return self.out.url / JOURNAL
+        return self.out.path / JOURNAL
 
     def _name(self, *parts: str) -> str:
         return self.out.name(JOURNAL, self.name, *parts)

@@ -19,5 +19,7 @@ def whole(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that look and tell often."""
-    for name in ("folder.POLL_SECONDS", "store.POLL_SECONDS", "store._BEAT_SECONDS", "store._LEADERS_BEAT_SECONDS"):
-        monkeypatch.setattr(f"shardio.output.{name}", 0.03)
+    for place in ("folder.FolderOutput", "store.StoreOutput"):
+        monkeypatch.setattr(f"shardio.output.{place}.poll_seconds", 0.03)
+    for name in ("_BEAT_SECONDS", "_LEADERS_BEAT_SECONDS"):
+        monkeypatch.setattr(f"shardio.output.store.{name}", 0.03)
