@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -210,7 +210,7 @@ class _Packing:
 
         if own := self.tasks[world.rank :: world.size]:
             runner = self.options.runner(threads_first=self.context.source.threads)
-            runner(run_shard_task, (self.context, run), own, on_progress, self._on_result)
+            runner(partial(run_shard_task, self.context, run), own, on_progress, self._on_result)
         return sum(task.count for task in own)
 
     def _report(self, done: int) -> None:

@@ -40,8 +40,8 @@ def silent(what: str, done: int, total: int) -> None:
     """A `Progress` that reports nothing."""
 
 
-TaskFunction: TypeAlias = Callable[[Any, Any, Advance], Any]
-"""`function(shared, task, advance)` carries out one task; it is defined at the top of a module, to be pickled."""
+Work: TypeAlias = Callable[[Any, Advance], Any]
+"""`work(task, advance)` carries out one task; it can be pickled, with what all tasks share."""
 
 
 OnProgress: TypeAlias = Callable[[int], None]
@@ -50,14 +50,11 @@ OnProgress: TypeAlias = Callable[[int], None]
 OnResult: TypeAlias = Callable[[Any], None]
 """Called there with the result of each task; an exception that it raises ends the run."""
 
-Runner: TypeAlias = Callable[[TaskFunction, Any, Sequence[Any], OnProgress, OnResult], None]
-"""`run(function, shared, tasks, on_progress, on_result)` carries out all tasks, in any order; the first failure ends
-the rest."""
+Runner: TypeAlias = Callable[[Work, Sequence[Any], OnProgress, OnResult], None]
+"""`run(work, tasks, on_progress, on_result)` carries out all tasks, in any order; the first failure ends the rest."""
 
 
-def in_this_process(
-    function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
-) -> None:
+def in_this_process(work: Work, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult) -> None:
     """A `Runner` that carries out all tasks in the calling thread."""
     done, reported = 0, time.monotonic()
 
@@ -70,7 +67,7 @@ def in_this_process(
 
     for task in tasks:
         with portable_errors():
-            result = function(shared, task, advance)
+            result = work(task, advance)
         on_result(result)
     on_progress(done)
 
@@ -78,11 +75,9 @@ def in_this_process(
 def in_threads(workers: int) -> Runner:
     """Return a `Runner` on threads of this process, which share what the tasks share."""
 
-    def run(
-        function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
-    ) -> None:
+    def run(work: Work, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult) -> None:
         done = 0
-        for result in in_order(lambda task: function(shared, task, lambda count: None), tasks, workers):
+        for result in in_order(lambda task: work(task, lambda count: None), tasks, workers):
             on_result(result)
             done += result.samples
             on_progress(done)
@@ -93,35 +88,26 @@ def in_threads(workers: int) -> Runner:
 def in_processes(workers: int, *, threads_first: bool = False) -> Runner:
     """Return a `Runner` that starts up to `workers` processes on this machine; they end when this process ends.
 
-    With `threads_first`, as many threads, each with a copy of `shared`, start first: a short job is done before
+    With `threads_first`, as many threads, each with a copy of the work, start first: a short job is done before
     processes would have started. A long job continues in processes, which do not compete for the interpreter.
     """
 
-    def run(
-        function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
-    ) -> None:
+    def run(work: Work, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult) -> None:
         if workers == 1 or len(tasks) < 2:
-            in_this_process(function, shared, tasks, on_progress, on_result)
+            in_this_process(work, tasks, on_progress, on_result)
             return
         waiting, done = deque(tasks), 0
         if threads_first:
-            done = _run_in_threads(function, shared, waiting, on_progress, on_result, workers)
+            done = _run_in_threads(work, waiting, on_progress, on_result, workers)
         if waiting:
-            _run_in_processes(function, shared, waiting, lambda n: on_progress(done + n), on_result, workers)
+            _run_in_processes(work, waiting, lambda n: on_progress(done + n), on_result, workers)
 
     return run
 
 
-def _run_in_threads(
-    function: TaskFunction,
-    shared: Any,
-    waiting: deque[Any],
-    on_progress: OnProgress,
-    on_result: OnResult,
-    workers: int,
-) -> int:
+def _run_in_threads(work: Work, waiting: deque[Any], on_progress: OnProgress, on_result: OnResult, workers: int) -> int:
     """Carry out the tasks that can begin within `THREADS_SECONDS`; return the number of samples done."""
-    mapped = Shared(shared)  # each thread loads a copy of its own
+    mapped = Shared(work)  # each thread loads a copy of its own
     deadline = time.monotonic() + THREADS_SECONDS
     counts, stop = [0] * workers, threading.Event()
 
@@ -138,7 +124,7 @@ def _run_in_threads(
             except IndexError:
                 return
             with portable_errors():
-                result = function(copy, task, advance)
+                result = copy(task, advance)
             yield result
 
     with ThreadPoolExecutor(workers) as pool:
@@ -159,12 +145,7 @@ def _run_in_threads(
 
 
 def _run_in_processes(
-    function: TaskFunction,
-    shared: Any,
-    waiting: deque[Any],
-    on_progress: OnProgress,
-    on_result: OnResult,
-    workers: int,
+    work: Work, waiting: deque[Any], on_progress: OnProgress, on_result: OnResult, workers: int
 ) -> None:
     counter: Synchronized[int] = processes.CONTEXT.Value("q", 0)
     stop = processes.CONTEXT.Event()
@@ -172,7 +153,7 @@ def _run_in_processes(
         min(workers, len(waiting)),
         processes.CONTEXT,
         initializer=_begin_process,
-        initargs=(Shared(shared), counter, stop),
+        initargs=(Shared(work), counter, stop),
     )
     pending: set[Future[Any]] = set()
     try:
@@ -180,7 +161,7 @@ def _run_in_processes(
             # A few ahead is enough to keep all processes busy; a million futures would only take memory.
             while waiting and len(pending) < 2 * workers:
                 with processes.children_ignore_interrupts():  # the first call starts all processes
-                    pending.add(pool.submit(_run_task, function, waiting.popleft()))
+                    pending.add(pool.submit(_run_task, waiting.popleft()))
             finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
                 on_result(future.result())
@@ -198,21 +179,21 @@ class _Stopped(Exception):
     """Raised in a worker when the conversion has failed or been interrupted elsewhere."""
 
 
-_state: tuple[Any, "Synchronized[int]", Event] | None = None
+_state: tuple[Work, "Synchronized[int]", Event] | None = None
 
 
 def _begin_process(mapped: Shared, counter: "Synchronized[int]", stop: Event) -> None:
-    """Load what all tasks share, once per process."""
+    """Load the work, with what all tasks share, once per process."""
     global _state
     processes.die_with_parent()
     _state = (mapped.load(), counter, stop)
 
 
-def _run_task(function: TaskFunction, task: Any) -> Any:
+def _run_task(task: Any) -> Any:
     """Carry out one task in a process of the pool."""
     if _state is None:
         raise RuntimeError("a task came before the process was set up")
-    shared, counter, stop = _state
+    work, counter, stop = _state
 
     def advance(count: int) -> None:
         if stop.is_set():
@@ -221,7 +202,7 @@ def _run_task(function: TaskFunction, task: Any) -> Any:
             counter.value += count
 
     with portable_errors():
-        return function(shared, task, advance)
+        return work(task, advance)
 
 
 def on_dask(address: str, workers: int) -> Runner:
@@ -231,9 +212,7 @@ def on_dask(address: str, workers: int) -> Runner:
     """
     distributed = load("distributed", purpose="conversion on a Dask cluster", extra="dask")
 
-    def run(
-        function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
-    ) -> None:
+    def run(work: Work, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult) -> None:
         try:
             client = (
                 distributed.Client(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")
@@ -246,7 +225,7 @@ def on_dask(address: str, workers: int) -> Runner:
             # As bytes, which each thread of a worker unpickles for itself: a source is read by one thread at a time.
             # A task makes them, which Dask repeats if all workers that hold them die; scattered data would be lost.
             with warnings.catch_warnings(action="ignore"):  # of their size
-                pickled = client.submit(bytes, pickle.dumps(shared), pure=False)
+                pickled = client.submit(bytes, pickle.dumps(work), pure=False)
             waiting, done = iter(tasks), 0
             counts: dict[Any, int] = {}
             results = distributed.as_completed(with_results=False, raise_errors=False)
@@ -254,7 +233,7 @@ def on_dask(address: str, workers: int) -> Runner:
             def submit() -> None:
                 if (task := next(waiting, None)) is not None:
                     # Not pure: a shard that an earlier conversion wrote is asked for again, and found by its record.
-                    future = client.submit(_run_dask_task, function, pickled, task, retries=_DASK_RETRIES, pure=False)
+                    future = client.submit(_run_dask_task, pickled, task, retries=_DASK_RETRIES, pure=False)
                     counts[future.key] = task.count
                     results.add(future)
 
@@ -279,13 +258,13 @@ def on_dask(address: str, workers: int) -> Runner:
 _local = threading.local()
 
 
-def _run_dask_task(function: TaskFunction, pickled: bytes, task: Any) -> Any:
+def _run_dask_task(pickled: bytes, task: Any) -> Any:
     """Carry out one task in a Dask worker."""
     if getattr(_local, "pickled", None) is not pickled:
         # From our own client, over the connection by which Dask itself sends pickles.
-        _local.pickled, _local.shared = pickled, pickle.loads(pickled)  # noqa: S301
+        _local.pickled, _local.work = pickled, pickle.loads(pickled)  # noqa: S301
     with portable_errors():
-        return function(_local.shared, task, lambda count: None)
+        return _local.work(task, lambda count: None)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -119,7 +120,9 @@ def matching(source: Source, where: str, runner: Runner, progress: Progress = si
     size = BLOCK_SAMPLES if whole else _FIELDS_AT_ONCE
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     found: list[NDArray[np.int64]] = []
-    runner(_match_block, (source, condition), blocks, lambda done: progress("choosing", done, count), found.append)
+    runner(
+        partial(_match_block, source, condition), blocks, lambda done: progress("choosing", done, count), found.append
+    )
     return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
@@ -128,8 +131,7 @@ def _stored(column: Any, rows: range) -> Any:
     return part if isinstance(part, np.ndarray) else [text.encode("utf-8", "surrogatepass") for text in part]
 
 
-def _match_block(shared: tuple[Source, Condition], numbers: range, advance: Advance) -> NDArray[np.int64]:
-    source, condition = shared
+def _match_block(source: Source, condition: Condition, numbers: range, advance: Advance) -> NDArray[np.int64]:
     rows = np.arange(numbers.start, numbers.stop)
     try:
         held = source.holds(condition, rows)

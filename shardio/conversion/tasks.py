@@ -105,12 +105,11 @@ class TaskResult(NamedTuple):
     first_skipped: Skipped | None
 
 
-def run_shard_task(shared: tuple[TaskContext, Run], task: Any, advance: Advance) -> TaskResult:
+def run_shard_task(context: TaskContext, run: Run, task: Any, advance: Advance) -> TaskResult:
     """Write a shard and its record to a run, unless both exist and are complete.
 
     Raises BadSample unless bad samples are skipped, OSError and StoreError. An unfinished shard is removed.
     """
-    context, run = shared
     record = run.read(task.number)
     if record is not None and record.skipped and not context.skip:
         raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
