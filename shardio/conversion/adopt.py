@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -24,6 +24,7 @@ from ..errors import BadSample, ConfigError, Message, Option, ShardCorrupt, Shar
 from ..foreign.names import printable
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, Missing, is_missing, length_column, shape_column, with_hidden
+from ..output import Output
 from ..output.folder import FolderOutput
 from ..output.records import Record, Skipped
 from ..output.shard_writer import Encoded, WrittenShard, common_shape, described
@@ -32,16 +33,16 @@ from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from ..system.types import Buffer
 from . import image_counts
-from .masks import masked, plan_of
+from .masks import masked
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
-from .source import Adoption, Hdf5Names, Places, Source, ZarrIndexes, adoption_of, joined_to, state_of
-from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, find_odd_shape, fingerprint
+from .source import Hdf5Names, Places, Source, ZarrIndexes, adoption_of, joined_to, state_of
+from .tasks import BLOCK_SAMPLES, NO_SHARD, ShardTask, TaskContext, find_odd_shape, fingerprint
 
 _BLOCK_BYTES = 32 << 20
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
-PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,6 @@ def adopt(
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
-    work = PackOptions(strict=strict, **options)
     adoption = adoption_of(source)
     remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
@@ -114,16 +114,6 @@ def adopt(
     beside, joined = _is_beside(source.files, final), joined_to(source, 0)
     if beside and joined:
         raise ConfigError(Message("{}: {join} makes links to the files that are joined: take another OUT", final))
-    unchecked = isinstance(adoption, ZarrIndexes) and not checksums
-    context = TaskContext(
-        masked(source, masks),
-        adoption.container,
-        skip=work.on_error == "skip",
-        make_shard=partial(_adopt_file, None if beside else final),
-        adopted=True,
-        unchecked=unchecked,
-        beside=beside,
-    )
     files = []
     for number, (path, start) in enumerate(zip(source.files, adoption.starts[:-1].tolist(), strict=True)):
         samples = range(start, int(adoption.starts[number + 1]))
@@ -135,23 +125,65 @@ def adopt(
         raise SourceError("the files hold no samples")
     if beside:
         _check_indexes(adoption.container, files)
-    planned = _plan(context, source, adoption, files) | plan_of(context.source.fields)
-    return pack(FolderOutput(final), context, files, planned, work)
+    return pack_adopted(
+        FolderOutput(final),
+        masked(source, masks),
+        files,
+        [[file.name, *chain.from_iterable(file.states), file.count] for file in files],
+        PackOptions(strict=strict, **options),
+        make_shard=partial(adopt_file, None if beside else final),
+        beside=beside,
+        unchecked=isinstance(adoption, ZarrIndexes) and not checksums,
+    )
 
 
-def _plan(context: TaskContext, source: Source, adoption: Adoption, files: Sequence[AdoptTask]) -> dict[str, Any]:
-    # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
-    states = [[file.name, *chain.from_iterable(file.states), file.count] for file in files]
-    return {
+def pack_adopted(
+    out: Output,
+    source: Source,
+    tasks: Sequence[ShardTask],
+    states: Sequence[Any],
+    options: PackOptions,
+    *,
+    check: Callable[[], None] = lambda: None,
+    **shared: Any,
+) -> WrittenDataset:
+    """Make a dataset of files or objects that other programs wrote: write their indexes, and then the manifest.
+
+    Args:
+        out, tasks, options, check: see `pack`.
+        source: a source with an `adoption`.
+        states: what each of them is known by: nobody goes on with files or objects that have changed.
+        shared: other attributes of `TaskContext`.
+    """
+    adoption = adoption_of(source)
+    skip = options.on_error == "skip"
+    context = TaskContext(source, adoption.container, skip=skip, adopted=True, **shared)
+    what, known_by, some = "objects", "ETags", dict[str, Any]()
+    if isinstance(out, FolderOutput):
+        what, known_by = "files", "times"
+        some = {} if context.unchecked else {"some samples": fingerprint(source, range(int(adoption.starts[-1])))}
+    # The digest of the fields names content, and that of masks is that of images.
+    masks = [name for name, field in source.fields.items() if field.role == "mask"]
+    plan = {
         "adopted": True,
         "container": adoption.container,
         "names": dict(adoption.names),
         **source.changes,
-        **({} if context.unchecked else {"some samples": fingerprint(source, range(int(adoption.starts[-1])))}),
+        **some,
         "fields": checksums.Digest(source.fields).text(),
-        "files": len(files),
-        "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),
+        what: len(states),
+        f"their sizes and {known_by}": xxhash.xxh3_128_hexdigest(repr(states).encode()),
+        **({"mask": masks} if masks else {}),
     }
+    return pack(out, context, tasks, plan, options, check=check)
+
+
+def check_plain(place: object, names: Iterable[str], advice: str = "") -> None:
+    """Raise ConfigError, which names `place`, for files or objects that cannot be shards under their names."""
+    for name in names:
+        if not _PLAIN.fullmatch(name):
+            rule = "a shard's name is letters, digits, '_', '-' and '.'"
+            raise ConfigError(f"{place}: {rule}, got {name!r}{advice}")
 
 
 def _is_beside(files: Sequence[Path], out: Path) -> bool:
@@ -164,10 +196,7 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
         return False
     if len(inside) < len(files):
         raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: name all files in it, or another OUT")
-    for path in files:
-        if not PLAIN.fullmatch(path.name):
-            rule = "a shard's name is letters, digits, '_', '-' and '.'"
-            raise ConfigError(f"{out}: {rule}, got {path.name!r}: take another OUT")
+    check_plain(out, (path.name for path in files), ": take another OUT")
     return True
 
 
@@ -194,30 +223,15 @@ def is_index(path: Path) -> bool:
     return array_index.is_index(shard)
 
 
-@dataclass(frozen=True, slots=True)
-class FileIndex:
-    """The content of a file's index.
-
-    Attributes:
-        samples: the number of its samples; without any, the index was not written.
-        checksums: the checksum of each of them, uint64 [n]; [0] if they were not read.
-        sizes: for each image field the height and width of each image, int32 [n, 2].
-        skipped: the samples that were left out.
-        counts: by words for them, numbers of images, see `image_counts`.
-    """
-
-    samples: int
-    checksums: NDArray[np.uint64]
-    sizes: Mapping[str, NDArray[np.int32]]
-    skipped: tuple[Skipped, ...]
-    counts: Mapping[str, int]
-
-
 def write_index(
     source: Source, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance, unchecked: bool = False
-) -> FileIndex:
+) -> Record:
     """Write the index of a file to a folder: see `containers.side_index`, of HDF5 files and Zarr stores
     `array_index`. With `unchecked`, no sample of a store is read.
+
+    Returns:
+        The file's record, without the size and checksum of the shard, which `summed` adds; one without samples has no
+        index.
 
     Raises SourceError or BadSample if the file cannot be read in place, or has changed since the work began.
     """
@@ -233,12 +247,14 @@ def write_index(
         layout, columns, skipped = _index_of_hdf5(source, adoption, file, skip, advance)
         counts, write = Counter(), partial(hdf5_index.write, folder, file.name, layout, columns)
     file.check()
-    sizes, sums = {}, np.empty(0, np.uint64) if unchecked else columns[CHECKSUM]
+    sums = np.empty(0, np.uint64) if unchecked else columns[CHECKSUM]
     samples = file.count if unchecked else len(sums)
-    if samples:
-        write()
-        sizes = {name: columns[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return FileIndex(samples, sums, sizes, tuple(skipped), counts)
+    if not samples:
+        return Record(NO_SHARD, tuple(skipped))
+    write()
+    images = (name for name, field in source.fields.items() if field.kind == "image")
+    shapes = {name: common_shape(columns[shape_column(name)]) for name in images}
+    return Record(WrittenShard(file.name, samples, 0, "", sums, shapes), tuple(skipped), counts)
 
 
 def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> None:
@@ -254,18 +270,18 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     """
     path, (start, stop) = source.files[number], adoption_of(source).starts[number : number + 2].tolist()
     file = AdoptTask.of(source, number, range(start, stop), name)
-    if not write_index(source, file, folder, skip=True, advance=lambda count: None).samples:
+    if not write_index(source, file, folder, skip=True, advance=lambda count: None).shard.samples:
         raise ShardCorrupt(f"{path}: no complete sample is left")
 
 
-def _adopt_file(
+def adopt_file(
     links_from: Path | None, context: TaskContext, file: AdoptTask, folder: Directory, advance: Advance
 ) -> Record:
     """Write the index of a file and, unless `links_from` is None, a link to the file; return the record."""
     unchecked = context.unchecked
-    found = write_index(context.source, file, folder, skip=context.skip, advance=advance, unchecked=unchecked)
-    if not found.samples:
-        return Record(NO_SHARD, found.skipped)
+    record = write_index(context.source, file, folder, skip=context.skip, advance=advance, unchecked=unchecked)
+    if not record.shard.samples:
+        return record
     if links_from is not None:
         out = Path(os.path.realpath(links_from))  # a relative link is resolved from the directory's real path
         names = (file.name, *(joined_name(file.name, n) for n in range(1, len(file.joined) + 1)))
@@ -274,18 +290,17 @@ def _adopt_file(
             folder.unlink(name)
             # Relative to the link's final directory, not to the one in which it is created.
             folder.link(name, os.path.relpath(path, out) if near else path.absolute())
-    return Record(shard_of(context.container, file, folder, found), found.skipped, found.counts)
+    return summed(record, context.container, file, folder)
 
 
-def shard_of(container: str, file: AdoptTask, folder: Directory, found: FileIndex) -> WrittenShard:
-    """Write the checksums of the pieces of a file and its index to `folder`; return their entry in the manifest."""
+def summed(record: Record, container: str, file: AdoptTask, folder: Directory) -> Record:
+    """Write the checksums of the pieces of a file and its index to `folder`; return the whole record."""
     files = containers.get(container).files(folder.path / file.name)
     data = (file.path, *file.joined) if len(files) > 1 else ()  # a Zarr store has many more, which its index names
     index = files[len(data) :]  # links lead somewhere only from where they will be
     size, checksum, table = piece_sums.of_files([*data, *index])
     folder.write(piece_sums.path_of(Path(file.name)).name, table)
-    shapes = {name: common_shape(column) for name, column in found.sizes.items()}
-    return WrittenShard(file.name, found.samples, size, checksum, found.checksums, shapes)
+    return replace(record, shard=replace(record.shard, bytes=size, checksum=checksum))
 
 
 def _index_of_places(

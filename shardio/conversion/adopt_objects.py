@@ -10,18 +10,16 @@ import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
-
-import xxhash
 
 from ..containers import piece_sums, side_index
 from ..errors import BadSample, ConfigError, ManifestError, ObjectChanged, ObjectNotFound, SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
-from ..format import checksums, manifest
+from ..format import manifest
 from ..format.fields import describe_fields
 from ..output.own_files import stem_of
 from ..output.records import Record, Skipped
@@ -31,12 +29,11 @@ from ..stores.stream import download
 from ..stores.url import Url
 from ..system.directory import Directory
 from ..system.units import counted
-from .adopt import PLAIN, AdoptTask, is_index, shard_of, write_index
-from .masks import plan_of
-from .pack import PackOptions, WrittenDataset, pack
+from .adopt import AdoptTask, check_plain, is_index, pack_adopted, summed, write_index
+from .pack import PackOptions, WrittenDataset
 from .runners import Advance
 from .source import adoption_of
-from .tasks import NO_SHARD, TaskContext
+from .tasks import TaskContext
 
 TEMPORARY = "shardio-index-"
 """The prefix of the temporary folders that objects are kept in."""
@@ -154,38 +151,20 @@ class ObjectAdoption:
 
         Raises what `pack` raises, and ObjectChanged if an object is replaced meanwhile.
         """
-        adoption = adoption_of(self.source)
-        context = TaskContext(
-            self.source,
-            adoption.container,
-            skip=options.on_error == "skip",
-            make_shard=self._index,
-            knows_samples=False,
-            adopted=True,
-            beside=True,
-        )
-        # Includes the objects' sizes and ETags, so that nobody goes on with objects that have changed.
         states = [[info.name, info.size, info.etag or info.modified] for info in self._objects]
-        plan = {
-            "adopted": True,
-            "container": adoption.container,
-            "names": dict(adoption.names),
-            "fields": checksums.Digest(self.source.fields).text(),
-            "objects": len(states),
-            "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
-            **plan_of(self.source.fields),
-        }
         out = StoreOutput(self._folder, self._store, expects=self._replaces)
         tasks = [_ObjectTask(number) for number in range(len(self.names))]
-        return pack(out, context, tasks, plan, options, check=self._check_unchanged)
+        return pack_adopted(
+            out, self.source, tasks, states, options,
+            check=self._check_unchanged, make_shard=self._index, knows_samples=False, beside=True,
+        )  # fmt: skip
 
     def _check_names(self) -> None:
         """Raise ConfigError for objects that cannot be shards under their names, SourceError if one is given twice."""
         for name, count in Counter(self.names).items():
             if count > 1:
                 raise SourceError(f"{self._folder / name} is given twice")
-            if not PLAIN.fullmatch(name):
-                raise ConfigError(f"{self._folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
+            check_plain(self._folder, [name])
             if stem_of(name) is not None:
                 raise ConfigError(
                     f"{self._folder / name}: shardio calls the shards so that it writes to a store itself, and shardio "
@@ -211,21 +190,17 @@ class ObjectAdoption:
                     )
                 samples = range(*adoption.starts[place : place + 2].tolist())
                 file = AdoptTask.of(source, place, samples, name)
-                result = write_index(source, file, folder, skip=context.skip, advance=advance)
-                index = side_index.path_of(path)
-                if index.name in self._indexes and self._replaces == "new":
-                    index.write_bytes(self._store.read((self._folder / index.name).path).data)
-                    if not is_index(index):
-                        raise ConfigError(
-                            f"{index}: not an index that shardio wrote, and it would be replaced: remove it first"
-                        )
-                shard = shard_of(context.container, file, folder, result) if result.samples else NO_SHARD
+                record = write_index(source, file, folder, skip=context.skip, advance=advance)
+                index = side_index.path_of(path).name
+                if index in self._indexes and self._replaces == "new":
+                    check_index(self._store, self._folder / index, self._temporary)
+                if record.shard.samples:
+                    record = summed(record, context.container, file, folder)
         finally:
             if not ends:
                 path.unlink(missing_ok=True)
-                side_index.path_of(path).unlink(missing_ok=True)
-        texts = (Skipped(one.number - samples.start, self._named(one.reason)) for one in result.skipped)
-        return Record(shard, tuple(texts), result.counts)
+        texts = (Skipped(one.number - samples.start, self._named(one.reason)) for one in record.skipped)
+        return replace(record, skipped=tuple(texts))
 
     def _download(self, number: int) -> Path:
         path = self._temporary / self.names[number]
@@ -270,6 +245,18 @@ def check_indexes(folder: Url, names: Sequence[str], path_of: Callable[[Path], P
         for path in (path_of(Path(name)), piece_sums.path_of(Path(name))):
             if (other := beside.setdefault(path.name, name)) != name:
                 raise ConfigError(f"{folder}: {other} and {name} would have the same index, {path.name}: rename one")
+
+
+def check_index(store: Store, index: Url, temporary: Path) -> None:
+    """Raise ConfigError if there is an object where an index belongs, and shardio did not write it."""
+    path = temporary / index.name
+    try:
+        download(store, store.info(index.path), path)
+    except ObjectNotFound:
+        return
+    if not is_index(path):
+        raise ConfigError(f"{index}: not an index that shardio wrote, and it would be replaced: remove it first")
+    path.unlink()
 
 
 def condition_of(store: Store, folder: Url, *, overwrite: bool) -> Condition:

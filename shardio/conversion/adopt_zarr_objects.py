@@ -8,36 +8,28 @@ manifest are written beside the stores, as those of other objects are.
 import fnmatch
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-import numpy as np
-import xxhash
-
 from ..containers import array_index, zarr_index
 from ..containers.zarr_metadata import ArrayLayout, of_array, of_chunks
-from ..errors import ConfigError, ObjectNotFound, SourceError
+from ..errors import ConfigError, SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import FoundFiles
 from ..foreign.zarr import DESCRIBING, METADATA, SIGNS, entries_of
-from ..format import checksums
 from ..format.unwritten import Unwritten
 from ..output.own_files import stem_of
-from ..output.records import Record
 from ..output.store import StoreOutput
 from ..stores.base import ObjectInfo, Store
 from ..stores.stream import download
 from ..stores.url import Url
 from ..system import strict_json
-from ..system.directory import Directory
 from ..system.threads import in_order
-from .adopt import PLAIN, AdoptTask, FileIndex, shard_of
-from .adopt_objects import Listing, check_indexes, condition_of, naming
-from .masks import plan_of
-from .pack import PackOptions, WrittenDataset, pack
-from .runners import Advance
-from .source import adoption_of
-from .tasks import TaskContext
+from .adopt import AdoptTask, adopt_file, check_plain, pack_adopted
+from .adopt_objects import Listing, check_index, check_indexes, condition_of, naming
+from .pack import PackOptions, WrittenDataset
+from .source import Delegated, ZarrIndexes, adoption_of
 
 _REQUESTS = 16  # at once, for metadata
 _UNSAFE = frozenset(("", ".", ".."))
@@ -104,65 +96,43 @@ class ZarrAdoption:
         self._store, self._folder, self._temporary, self._stores = store, folder, temporary, stores
         self.names = sorted(stores) if sort == "name" else sorted(stores, key=order_key(sort))
         for name in self.names:
-            if not PLAIN.fullmatch(name):
-                raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
+            check_plain(folder, [name])
             if stem_of(name) is not None:
                 raise ConfigError(f"{folder / name}: shardio calls its own shards so: copy the store to another name")
         check_indexes(folder, self.names, array_index.path_of)
         self._replaces = condition_of(store, folder, overwrite=overwrite)
         for name in self.names:
             if self._replaces == "new":
-                self._check_index(name)
+                check_index(store, folder / array_index.path_of(Path(name)).name, temporary)
             self._copy_metadata(name)
         with naming(temporary, folder):
-            self.source = make_source(FoundFiles("zarr", tuple(temporary / name for name in self.names), ()))
+            source = make_source(FoundFiles("zarr", tuple(temporary / name for name in self.names), ()))
+            found: Any = adoption_of(source)
+            self._starts, self._described = found.starts, found.index
+            adoption = ZarrIndexes(found.starts, found.names, self._index)
+            self.source = Delegated(source, adoption=adoption, unwritten=self._unwritten)
 
-    def unwritten(self) -> list[Unwritten]:
+    def _unwritten(self, *, tables: bool) -> list[Unwritten]:
         """Return what is not there of the chunks of each field, see `Source.unwritten`."""
-        adoption: Any = adoption_of(self.source)
         found = []
         for number, store in enumerate(self.names):
-            rows = int(adoption.starts[number + 1] - adoption.starts[number])
-            arrays = adoption.index(number, listed=False).arrays
-            layouts = {array.path: of_array(array.metadata) for array in arrays.values()}
-            chunks = self._chunks(store, layouts)
-            for name, array in arrays.items():
+            rows = int(self._starts[number + 1] - self._starts[number])
+            for name, array in self._index(number).arrays.items():
                 one = Unwritten(name, store, rows, number)
-                found.append(of_chunks(one, layouts[array.path], array.axis, chunks[array.path]["number"]))
+                found.append(of_chunks(one, of_array(array.metadata), array.axis, array.chunks["number"]))
         return found
 
     def run(self, options: PackOptions) -> WrittenDataset:
         """Write the indexes, and then the manifest; raises what `pack` raises."""
-        source = self.source
-        context = TaskContext(source, "zarr", make_shard=self._index, adopted=True, unchecked=True, beside=True)
         states = [[info.name, info.size, info.etag] for name in self.names for info in self._stores[name].values()]
-        plan = {
-            "adopted": True,
-            "container": "zarr",
-            "names": dict(adoption_of(source).names),
-            **source.changes,
-            "fields": checksums.Digest(source.fields).text(),
-            "objects": len(states),
-            "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
-            **plan_of(source.fields),
-        }
         tasks = [
-            AdoptTask.of(source, number, range(*adoption_of(source).starts[number : number + 2].tolist()), name)
+            AdoptTask.of(self.source, number, range(*self._starts[number : number + 2].tolist()), name)
             for number, name in enumerate(self.names)
         ]
-        return pack(StoreOutput(self._folder, self._store, expects=self._replaces), context, tasks, plan, options)
-
-    def _check_index(self, store: str) -> None:
-        """Raise ConfigError if there is an object where the index of a store belongs, and shardio did not write it."""
-        path = array_index.path_of(self._temporary / store)
-        place = self._folder / path.name
-        try:
-            download(self._store, self._store.info(place.path), path)
-        except ObjectNotFound:
-            return
-        if not array_index.is_index(self._temporary / store):
-            raise ConfigError(f"{place}: not an index that shardio wrote, and it would be replaced: remove it first")
-        path.unlink()
+        return pack_adopted(
+            StoreOutput(self._folder, self._store, expects=self._replaces), self.source, tasks, states, options,
+            make_shard=partial(adopt_file, None), unchecked=True, beside=True,
+        )  # fmt: skip
 
     def _copy_metadata(self, store: str) -> None:
         """Copy the metadata of a store to the temporary folder; of several ones coordinates too, which are compared."""
@@ -200,17 +170,14 @@ class ZarrAdoption:
         except (ValueError, FileExistsError, NotADirectoryError) as error:
             raise SourceError(f"{self._folder / store}: metadata that cannot be read: {error}") from error
 
-    def _index(self, context: TaskContext, task: AdoptTask, folder: Directory, advance: Advance) -> Record:
+    def _index(self, number: int) -> zarr_index.ZarrIndex:
+        """Return the index of a store, with its chunks as the bucket lists them."""
         with naming(self._temporary, self._folder):
-            adoption: Any = adoption_of(self.source)
-            index: zarr_index.ZarrIndex = adoption.index(task.number)
+            index: zarr_index.ZarrIndex = self._described(number)
         layouts = {array.path: of_array(array.metadata) for array in index.arrays.values()}
-        chunks = self._chunks(task.name, layouts)
+        chunks = self._chunks(self.names[number], layouts)
         arrays = {name: replace(array, chunks=chunks[array.path]) for name, array in index.arrays.items()}
-        zarr_index.write(folder, task.name, replace(index, arrays=arrays, objects=True))
-        result = FileIndex(task.count, np.empty(0, np.uint64), {}, (), {})
-        advance(task.count)
-        return Record(shard_of("zarr", task, folder, result), ())
+        return replace(index, arrays=arrays, objects=True)
 
     def _chunks(self, store: str, layouts: Mapping[str, ArrayLayout]) -> dict[str, Any]:
         """Return what there is of the chunks of arrays, of `ENTRY` [chunks] each."""

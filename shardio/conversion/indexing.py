@@ -187,8 +187,7 @@ def index(
                 adoption = ZarrAdoption(store, zarr, folder, make_source, **made_of)
             else:
                 adoption = ObjectAdoption(listing, objects, format, make_source, **made_of)
-            absent = adoption.unwritten() if isinstance(adoption, ZarrAdoption) else ()
-            lacking, sparse = unwritten_chunks(absent, missing_chunks)
+            lacking, sparse = unwritten_chunks(adoption.source.unwritten(tables=False), missing_chunks)
             told = part_remark(folder, adoption.names) if in_folder else ()
             remarks = remarks_of(adoption.source, (*adoption.remarks, *told, *lacking), strict=strict)
             notes = (*remarks, *sparse, *order_hints(adoption.names, "objects"))

@@ -1,16 +1,11 @@
 """Fields of a source that are masks: its user says which, as no file does."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..errors import BadSample, ConfigError, Message, Option
+from ..errors import ConfigError, Message, Option
 from ..format.fields import Field, describe, describe_fields
-from ..system.types import Sample
-from .source import Adoption, Source, WrappedSource
+from .source import Delegated, Source
 
 
 def check_names(fields: Mapping[str, Field], masks: Collection[str]) -> None:
@@ -30,35 +25,11 @@ def as_mask(name: str, field: Field) -> Field:
     return replace(field, role="mask", channels=1)
 
 
-@final
-class MaskedFiles(WrappedSource):
-    """A source of files some of whose fields are masks: no value changes. ConfigError for one that cannot be."""
-
-    def __init__(self, source: Source, masks: Collection[str]) -> None:
-        super().__init__(source)
-        check_names(source.fields, masks)
-        self.fields = {n: as_mask(n, field) if n in masks else field for n, field in source.fields.items()}
-
-    @property
-    def adoption(self) -> Adoption | None:
-        return self.source.adoption
-
-    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        return self.source.block(numbers)
-
-    def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
-        return self.source.column(name)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.source[index]
-
-
-def plan_of(fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return what a plan says of masks: the digest of the fields names content, and is that of images."""
-    masks = [name for name, field in fields.items() if field.role == "mask"]
-    return {"mask": masks} if masks else {}
-
-
 def masked(source: Source, masks: Collection[str]) -> Source:
-    """Return a source of files to adopt in place with these fields as masks."""
-    return MaskedFiles(source, masks) if masks else source
+    """Return a source of files to adopt in place with these fields as masks: no value changes.
+
+    Raises ConfigError for a field that cannot be a mask.
+    """
+    check_names(source.fields, masks)
+    fields = {n: as_mask(n, field) if n in masks else field for n, field in source.fields.items()}
+    return Delegated(source, fields=fields) if masks else source

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,13 +204,11 @@ class Places:
         names: by field, the name in the files, which the option `fields` of the converter takes, if fields have names.
     """
 
+    container: ClassVar[str] = "indexed"
+
     starts: NDArray[np.int64]
     at: Callable[[int], Mapping[str, tuple[int, int]]]
     names: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def container(self) -> str:
-        return "indexed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +223,12 @@ class Hdf5Names:
         in_file: by field in a joined file, the number of that file, from 1 for the first of these.
     """
 
+    container: ClassVar[str] = "hdf5"
+
     starts: NDArray[np.int64]
     names: Mapping[str, str]
     packing: Callable[[int], Mapping[str, Any]]
     in_file: Mapping[str, int]
-
-    @property
-    def container(self) -> str:
-        return "hdf5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +243,11 @@ class ZarrIndexes:
             not read in place.
     """
 
+    container: ClassVar[str] = "zarr"
+
     starts: NDArray[np.int64]
     names: Mapping[str, str]
     index: Callable[..., ZarrIndex]
-
-    @property
-    def container(self) -> str:
-        return "zarr"
 
 
 Adoption: TypeAlias = Places | Hdf5Names | ZarrIndexes
@@ -265,23 +259,27 @@ def as_source(given: Any) -> Source | None:
     if isinstance(given, Source):
         return given
     if all(hasattr(given, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
-        return _Foreign(given)
+        return Delegated(given)
     return None
 
 
-class _Foreign(Source):
-    """An object with the members of a source, of another class. Members that it lacks have their defaults."""
+class Delegated(Source):
+    """An object with the members of a source, as a source: a member is the one that is given by its name, else the
+    object's, else the default."""
 
-    def __init__(self, given: Any) -> None:
-        self._given = given
+    def __init__(self, given: Any, **own: Any) -> None:
+        self._given, self._own = given, own
 
     def __getitem__(self, index: int) -> Sample:
         sample: Sample = self._given[index]
         return sample
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _MEMBERS and hasattr(given := object.__getattribute__(self, "_given"), name):
-            return getattr(given, name)
+        if name in _MEMBERS:
+            if name in (own := object.__getattribute__(self, "_own")):
+                return own[name]
+            if hasattr(given := object.__getattribute__(self, "_given"), name):
+                return getattr(given, name)
         return object.__getattribute__(self, name)
 
 

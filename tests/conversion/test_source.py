@@ -11,7 +11,7 @@ import pytest
 
 import shardio
 from shardio.conversion import source as sources
-from shardio.conversion.masks import MaskedFiles
+from shardio.conversion.masks import masked
 from shardio.conversion.reencode import ReencodeOptions
 from shardio.conversion.source import DESCRIBING, YIELDING, Places, Source, WrappedSource, as_source, file_states
 from shardio.conversion.stacks import Stacked
@@ -52,11 +52,11 @@ class Full(Source):
         return iter(())
 
 
-def wrappers() -> list[WrappedSource]:
-    """One source of each class that wraps another."""
+def wrappers() -> list[Source]:
+    """One source of each kind that wraps another."""
     return [
         WrappedSource(Full()),
-        MaskedFiles(Full(), ["image"]),
+        masked(Full(), ["image"]),
         Stacked(Full(), {"z": ("x", "y")}),
         TransformedSource(Full(), ReencodeOptions(), {"x": "float64"}),
     ]
@@ -69,7 +69,7 @@ def test_every_member_describes_or_yields() -> None:
 
 
 @pytest.mark.parametrize("wrapper", wrappers(), ids=lambda wrapper: type(wrapper).__name__)
-def test_wrappers_pass_on_what_describes(wrapper: WrappedSource) -> None:
+def test_wrappers_pass_on_what_describes(wrapper: Source) -> None:
     """A wrapper passes on what describes its source; it may add to that, and takes nothing away."""
     for name in DESCRIBING:
         own, wrapped = getattr(wrapper, name), getattr(Full(), name)
@@ -115,7 +115,7 @@ def test_a_joined_file_that_changes(tmp_path: Path) -> None:
 
 def test_a_masked_source_keeps_its_remarks() -> None:
     """With `mask=`, what a source leaves out is told, and an error with `strict`, on every Python."""
-    assert MaskedFiles(Full(), ["image"]).remarks == ("a remark",)
+    assert masked(Full(), ["image"]).remarks == ("a remark",)
 
 
 class Other:
