@@ -4,12 +4,12 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -408,10 +408,10 @@ def _index_of_hdf5(
     with contextlib.closing(reader):
         if names and len(reader) != file.count:
             raise SourceError(f"{file.path}: {len(reader)} samples, the converter found {file.count}")
-        blocks, skipped = _read_all(file, reader, scalars, fields, skip, advance)
-        if blocks:
-            _check_row(source, file, reader, fields, blocks[0][0][:1])
-    return layout, _columns_of(blocks, scalars, skipped), skipped
+        rows, columns, skipped = _read_all(file, reader, scalars, fields, skip, advance)
+        if len(rows):
+            _check_row(source, file, reader, fields, rows[:1])
+    return layout, columns, skipped
 
 
 def _index_of_zarr(
@@ -423,23 +423,8 @@ def _index_of_zarr(
         advance(file.count)
         return index, []
     with contextlib.closing(ZarrReader(file.path, source.fields, index, file.joined)) as reader:
-        blocks, skipped = _read_all(file, reader, {}, source.fields, skip, advance)
-    return replace(index, columns=_columns_of(blocks, {}, skipped)), skipped
-
-
-_Described: TypeAlias = tuple[NDArray[np.int64], dict[str, NDArray[Any]]]
-"""Rows, and their hidden columns."""
-
-
-def _columns_of(
-    blocks: Sequence[_Described], scalars: Mapping[str, NDArray[Any]], skipped: Sequence[Skipped]
-) -> dict[str, NDArray[Any]]:
-    """Return what an index holds of a file's samples: scalars, hidden columns, and their rows if some are left out."""
-    taken = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in blocks)])
-    hidden = blocks[0][1] if blocks else {CHECKSUM: np.empty(0, np.uint64)}
-    columns = {name: column[taken] for name, column in scalars.items()}
-    columns |= {name: np.concatenate([one[name] for _, one in blocks] or [hidden[name]]) for name in hidden}
-    return columns | ({array_index.ROWS: taken} if skipped else {})
+        _, columns, skipped = _read_all(file, reader, {}, source.fields, skip, advance)
+    return replace(index, columns=columns), skipped
 
 
 def _read_all(
@@ -449,38 +434,35 @@ def _read_all(
     fields: Mapping[str, Field],
     skip: bool,
     advance: Advance,
-) -> tuple[list[_Described], list[Skipped]]:
-    """Read all rows of a file; return blocks of them, and with `skip` those that cannot be read."""
+) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]], list[Skipped]]:
+    """Read all rows of a file; with `skip`, row by row where some cannot be read together.
+
+    Returns:
+        The samples' rows; scalars, hidden columns, and these rows if others are left out; the samples that are.
+    """
     row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
     step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
-    hidden = partial(_hidden, file, reader, scalars, fields)
-    blocks: list[_Described] = []
-    skipped: list[Skipped] = []
+    taken, found, skipped = [np.empty(0, np.int64)], list[dict[str, NDArray[Any]]](), list[Skipped]()
     for start in range(0, file.count, step):
-        rows = np.arange(start, min(start + step, file.count))
-        for found in _describe_rows(hidden, rows, file.samples.start, skip):
-            if isinstance(found, Skipped):
-                skipped.append(found)
-            else:
-                blocks.append(found)
-        advance(len(rows))
-    return blocks, skipped
-
-
-def _describe_rows(
-    hidden: Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]], rows: NDArray[np.int64], first: int, skip: bool
-) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]] | Skipped]:
-    """Yield rows with their hidden columns; with `skip`, row by row if they cannot be read together."""
-    try:
-        yield rows, hidden(rows)
-    except (BadSample, ShardCorrupt) as error:
-        if not skip:
-            raise BadSample(str(error)) from error
-        if len(rows) == 1:
-            yield Skipped(first + int(rows[0]), str(error))
-        else:
-            for row in rows[:, None]:
-                yield from _describe_rows(hidden, row, first, skip)
+        waiting = [np.arange(start, min(start + step, file.count))]
+        while waiting:
+            rows = waiting.pop(0)
+            try:
+                found.append(_hidden(file, reader, scalars, fields, rows))
+                taken.append(rows)
+            except (BadSample, ShardCorrupt) as error:
+                if not skip:
+                    raise BadSample(str(error)) from error
+                if len(rows) > 1:
+                    waiting = [*rows[:, None]]
+                else:
+                    skipped.append(Skipped(file.samples.start + int(rows[0]), str(error)))
+        advance(min(step, file.count - start))
+    rows = np.concatenate(taken)
+    columns = {name: column[rows] for name, column in scalars.items()}
+    columns |= {name: np.concatenate([one[name] for one in found]) for name in (found[0] if found else ())}
+    columns.setdefault(CHECKSUM, np.empty(0, np.uint64))
+    return rows, columns | ({array_index.ROWS: rows} if skipped else {}), skipped
 
 
 def _check_row(
