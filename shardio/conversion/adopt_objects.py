@@ -23,6 +23,7 @@ from ..format import manifest
 from ..format.fields import describe_fields
 from ..output.own_files import stem_of
 from ..output.records import Record, Skipped
+from ..output.remote_manifest import find_object
 from ..output.store import StoreOutput
 from ..stores.base import Condition, ObjectInfo, Store
 from ..stores.stream import download
@@ -249,11 +250,10 @@ def check_indexes(folder: Url, names: Sequence[str], path_of: Callable[[Path], P
 
 def check_index(store: Store, index: Url, temporary: Path) -> None:
     """Raise ConfigError if there is an object where an index belongs, and shardio did not write it."""
-    path = temporary / index.name
-    try:
-        download(store, store.info(index.path), path)
-    except ObjectNotFound:
+    if (info := find_object(store, index.path)) is None:
         return
+    path = temporary / index.name
+    download(store, info, path)
     if not is_index(path):
         raise ConfigError(f"{index}: not an index that shardio wrote, and it would be replaced: remove it first")
     path.unlink()

@@ -13,7 +13,7 @@ from ..system.units import format_size
 from .dataset_source import DatasetSource
 from .runners import portable_errors
 from .source import Source
-from .tasks import read_encoded
+from .tasks import read_encoded, throughout
 
 DEFAULT = "tar"
 _SAMPLES = 8
@@ -36,7 +36,7 @@ def estimate_tar_cost(source: Source) -> tuple[int, int] | None:
     count = len(source.sizes())
     row = _CHECKSUM + sum(_index_bytes(field) for field in fields.values())
     data = tar = read = 0
-    for place in np.unique(np.linspace(0, count - 1, _SAMPLES).astype(np.int64)) if count else ():
+    for place in throughout(count, _SAMPLES):
         with portable_errors():
             ((_, sample),) = read_encoded(source, np.array([place]))
         if not isinstance(sample, Encoded):

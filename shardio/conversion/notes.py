@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from ..containers import hdf5
 from ..containers.chunk_cache import CHUNKS
@@ -51,8 +51,14 @@ def find_chunk_hints(source: Source) -> list[str]:
     if not isinstance(adoption, (Hdf5Names, ZarrIndexes)):
         return []
     fields = {name: field for name, field in source.fields.items() if field.kind != "scalar"}
+    path, joined = source.files[0], joined_to(source, 0)
     try:
-        with contextlib.closing(_first_reader(source, adoption, fields)) as reader:
+        reader: hdf5.Hdf5Reader | ZarrReader
+        if isinstance(adoption, ZarrIndexes):
+            reader = ZarrReader(path, fields, adoption.index(0, listed=False), joined)
+        else:
+            reader = hdf5.Hdf5Reader(path, fields, Layout(adoption.names, files=adoption.in_file), joined)
+        with contextlib.closing(reader):
             spans = reader.chunk_spans()
     except (ShardCorrupt, MissingDependency):
         return []  # the adoption itself says what is wrong
@@ -70,16 +76,6 @@ def find_chunk_hints(source: Source) -> list[str]:
         f"{named} in chunks of {rows} samples, each read and decompressed whole: in random order, loading decompresses "
         f"{size / once:.0f} times the bytes that it uses; convert the files{blocks}"
     ]
-
-
-def _first_reader(
-    source: Source, adoption: Hdf5Names | ZarrIndexes, fields: Mapping[str, Field]
-) -> hdf5.Hdf5Reader | ZarrReader:
-    """Return a reader of an adoptable source's first file or store, which reads how chunks lie, and none of them."""
-    if isinstance(adoption, ZarrIndexes):
-        return ZarrReader(source.files[0], fields, adoption.index(0, listed=False), joined_to(source, 0))
-    layout = Layout(adoption.names, files=adoption.in_file)
-    return hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))
 
 
 def unwritten_chunks(found: Sequence[Unwritten], chosen: str | None) -> tuple[list[str], list[str]]:

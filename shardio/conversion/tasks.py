@@ -298,6 +298,10 @@ def fingerprint(source: Source, numbers: range | NDArray[np.int64]) -> list[str 
 
 def encode_some(source: Source, numbers: range | NDArray[np.int64], count: int) -> Iterator[Encoded | DatasetError]:
     """Yield `count` of these samples throughout, or all, in the source's order; a bad sample yields its error."""
-    places = np.unique(np.linspace(0, len(numbers) - 1, count).astype(np.int64))
-    for _, sample in read_encoded(source, np.sort([int(numbers[place]) for place in places.tolist()])):
+    for _, sample in read_encoded(source, np.sort([int(numbers[place]) for place in throughout(len(numbers), count)])):
         yield sample
+
+
+def throughout(count: int, most: int) -> list[int]:
+    """Return up to `most` numbers in [0, count), ascending and evenly spaced, the first and the last one among them."""
+    return np.unique(np.linspace(0, count - 1, most).astype(np.int64)).tolist() if count else []

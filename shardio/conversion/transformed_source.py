@@ -16,7 +16,7 @@ from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, as_ragged, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import is_deep, orientation, probe
-from ..output.shard_writer import encode
+from ..output.shard_writer import Encoded
 from ..system.types import Indices, Sample
 from ..transforms.validation import as_pair
 from ..views.expression import Condition
@@ -24,6 +24,7 @@ from .image_counts import ROTATED
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, encode_png
 from .source import Source, Tally, WrappedSource
+from .tasks import read_encoded, throughout
 
 _Measure = TypeVar("_Measure")
 _LARGEST_BYTE = 255
@@ -196,7 +197,9 @@ class TransformedSource(WrappedSource):
     def _common_size(self, name: str) -> tuple[int, int]:
         """Return the (height, width) of a field's images; ConfigError if those of a few samples throughout differ."""
         sizes: dict[tuple[int, int], int] = {}
-        for number, size in self._measures(name, self._some_samples(), partial(self._size_of, name)):
+        for number, size in self._measures(
+            name, throughout(len(self.source.sizes()), _PROBED_SAMPLES), partial(self._size_of, name)
+        ):
             sizes.setdefault(size, number)
         if len(sizes) > 1:
             found = " and ".join(f"{h} x {w} (sample {number})" for (h, w), number in [*sizes.items()][:2])
@@ -214,10 +217,6 @@ class TransformedSource(WrappedSource):
         info = probe(value)
         swaps = self._images.orient and TRANSPOSITIONS[orientation(value)][2]
         return (info.width, info.height) if swaps else (info.height, info.width)
-
-    def _some_samples(self) -> list[int]:
-        count = len(self.source.sizes())
-        return list(np.unique(np.linspace(0, count - 1, _PROBED_SAMPLES).astype(np.int64)).tolist()) if count else []
 
     def _first_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the field in the first sample that is not bad."""
@@ -280,12 +279,9 @@ class TransformedSource(WrappedSource):
     def _size_ratio(self) -> float | None:
         sizes = self.source.sizes()
         before = after = 0
-        for number in self._some_samples():
-            try:
-                stored = encode(self[number], self.fields).stored
-            except BadSample:  # reported when it is written
-                continue
-            before, after = before + int(sizes[number]), after + sum(map(len, stored.values()))
+        for number, sample in read_encoded(self, np.array(throughout(len(sizes), _PROBED_SAMPLES))):
+            if isinstance(sample, Encoded):  # a bad one is reported when it is written
+                before, after = before + int(sizes[number]), after + sum(map(len, sample.stored.values()))
         return after / before if before else None
 
     def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:

@@ -100,8 +100,7 @@ class FolderOutput:
         final = self._make()
         found = existing(final)
         if found and not overwrite:
-            kind = "the dataset" if manifest.FILE_NAME in found else "the unfinished dataset"
-            raise ConfigError("{}: the output directory must be empty; {overwrite} replaces {} in it", final.path, kind)
+            raise _not_empty(final, found)
         return FolderWriting(final)
 
     def begin(
@@ -268,6 +267,11 @@ class FolderOutput:
         return leftovers.remove_from_folder(self.open(), found)
 
 
+def _not_empty(final: Directory, found: Collection[str]) -> ConfigError:
+    kind = "the dataset" if manifest.FILE_NAME in found else "the unfinished dataset"
+    return ConfigError("{}: the output directory must be empty; {overwrite} replaces {} in it", final.path, kind)
+
+
 def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool, grows: bool) -> Directory:
     """Open the journal's folder in an output, and make it if needed; a dataset that `grows` may have other files there.
 
@@ -284,13 +288,10 @@ def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool, gro
             raise ConfigError(
                 "{}: a conversion is unfinished there: {resume} continues it, {overwrite} starts over", final.path
             )
-        if manifest.FILE_NAME in found:
-            ways = "{overwrite} replaces the dataset in it"
-        elif JOURNAL in found:
+        if JOURNAL in found and manifest.FILE_NAME not in found:
             ways = "{resume} continues the unfinished conversion in it, {overwrite} starts over"
-        else:
-            ways = "{overwrite} replaces the unfinished dataset in it"
-        raise ConfigError("{}: the output directory must be empty; " + ways, final.path)
+            raise ConfigError("{}: the output directory must be empty; " + ways, final.path)
+        raise _not_empty(final, found)
     journal = final.make(JOURNAL, exist_ok=True)
     check_made(journal)
     return journal

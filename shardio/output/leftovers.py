@@ -23,6 +23,7 @@ from .base import Leftovers
 from .locks import LOCK, Lock, is_folder_held, is_held
 from .own_files import HIDDEN, SHARD, TEMPORARY, is_own, ours, stem_of
 from .records import JOURNAL, RECORD_NAME, RUN_NAME, decode_record
+from .remote_manifest import find_object
 from .shard_writer import WORKPLACE
 
 _BATCH = 1000  # objects in one request
@@ -155,9 +156,9 @@ def in_store(store: Store, url: Url, load: Callable[[], Manifest | None], since:
         active = set[str]() if since is None else _active(store, url, listed, since)
     except ObjectNotFound:  # a conversion has finished meanwhile
         return None
-    before = _manifest_state(store, url)
+    before = find_object(store, (url / manifest.FILE_NAME).path)
     named = _named_in_store(load)
-    if _manifest_state(store, url) != before:
+    if find_object(store, (url / manifest.FILE_NAME).path) != before:
         return None
     unnamed = {name: info for name, info in listed.items() if stem_of(name) not in named and name not in named}
     kept = {
@@ -176,7 +177,7 @@ def remove_from_store(store: Store, url: Url, found: Leftovers) -> bool:
     """Remove the removable leftovers of a place; False, with part of them there, if the manifest changed meanwhile."""
     names = [info.name for info in found.removable]
     delete(store, [(url / name).path for name in names if _run_of(name)])
-    if _manifest_state(store, url) != found.state:
+    if find_object(store, (url / manifest.FILE_NAME).path) != found.state:
         return False
     delete(store, [(url / name).path for name in names if not _run_of(name)])
     return True
@@ -234,11 +235,3 @@ def _active(store: Store, url: Url, listed: Mapping[str, ObjectInfo], since: flo
 def _is_active(stem: str | None, active: set[str]) -> bool:
     """Return whether a shard is recorded by an active run, or was written by the process that began one."""
     return stem is not None and (stem in active or f"run-{stem.rpartition('-')[2]}" in active)
-
-
-def _manifest_state(store: Store, url: Url) -> tuple[int, str | None] | None:
-    try:
-        info = store.info((url / manifest.FILE_NAME).path)
-    except ObjectNotFound:
-        return None
-    return info.size, info.etag

@@ -6,10 +6,18 @@ from pathlib import Path
 from ..cache.private_folder import refusing_links
 from ..errors import ManifestError, NotADataset, ObjectNotFound
 from ..format import manifest
-from ..stores.base import Store
+from ..stores.base import ObjectInfo, Store
 from ..stores.stream import TRIES, read_unharmed
 from ..stores.url import Url
 from ..system.directory import Directory
+
+
+def find_object(store: Store, name: str) -> ObjectInfo | None:
+    """Return what a store says of an object; None if there is no such object."""
+    try:
+        return store.info(name)
+    except ObjectNotFound:
+        return None
 
 
 def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:

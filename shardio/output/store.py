@@ -37,7 +37,7 @@ from . import leftovers, records
 from .base import Beat, Leftovers, RankState
 from .own_files import RANK_NAME, WRITING
 from .records import JOURNAL, PLAN, NamedState, Record
-from .remote_manifest import load_remote
+from .remote_manifest import find_object, load_remote
 from .shard_writer import WrittenShard
 
 STAGING = "shardio-shard-"
@@ -222,10 +222,7 @@ class StoreOutput:
 
     def manifest_info(self) -> ObjectInfo | None:
         """Return the size and ETag of the manifest that is there; None if there is none."""
-        try:
-            return self.store.info(self.name(manifest.FILE_NAME))
-        except ObjectNotFound:
-            return None
+        return find_object(self.store, self.name(manifest.FILE_NAME))
 
     def manifest(self) -> Manifest | None:
         """Return the manifest that is there; None if there is none. Raises ManifestError if it cannot be trusted."""
@@ -467,13 +464,10 @@ class StoreRun:
         if self.beside and record.shard.samples:
             suffixes = self._index_files(record.shard.name)
             return all(self.state(f"{number:06d}{suffix}") is not None for suffix in suffixes)
-        try:
-            found = [self.out.store.info(self.out.name(name)) for name, _, _ in record.objects]
-        except ObjectNotFound:
-            return False
+        found = ((find_object(self.out.store, self.out.name(name)), size, etag) for name, size, etag in record.objects)
         return all(
-            info.size == size and (etag is None or info.etag is None or info.etag == etag)
-            for info, (_, size, etag) in zip(found, record.objects, strict=True)
+            info is not None and info.size == size and (etag is None or info.etag is None or info.etag == etag)
+            for info, size, etag in found
         )
 
     def exists(self) -> bool:
@@ -490,10 +484,8 @@ class StoreRun:
 
     def state(self, name: str) -> str | None:
         """Return the text that changes when an object of the run is written anew; None if there is no such object."""
-        try:
-            return _state(self.out.store.info(self._name(name)))
-        except ObjectNotFound:
-            return None
+        info = find_object(self.out.store, self._name(name))
+        return None if info is None else _state(info)
 
     def _write(self, name: str, text: str) -> None:
         self.out.store.write(self._name(name), text.encode())
