@@ -133,8 +133,14 @@ class ObjectAdoption:
             self.names += taken
         if sort != "name":
             self.names.sort(key=order_key(sort))
-        self._check_names()
-        check_indexes(folder, self.names, side_index.path_of)
+        for name, count in Counter(self.names).items():
+            if count > 1:
+                raise SourceError(f"{folder / name} is given twice")
+        rule = (
+            "shardio calls the shards so that it writes to a store itself, and shardio clean removes those that no "
+            "manifest names: copy it to another name"
+        )
+        check_names(folder, self.names, side_index.path_of, rule)
         self._objects = [there[name] for name in self.names]
         self._replaces = condition_of(store, folder, overwrite=overwrite)
         self._ends = [self._download(number) for number in sorted({0, len(self.names) - 1})]
@@ -159,18 +165,6 @@ class ObjectAdoption:
             out, self.source, tasks, states, options,
             check=self._check_unchanged, make_shard=self._index, knows_samples=False, beside=True,
         )  # fmt: skip
-
-    def _check_names(self) -> None:
-        """Raise ConfigError for objects that cannot be shards under their names, SourceError if one is given twice."""
-        for name, count in Counter(self.names).items():
-            if count > 1:
-                raise SourceError(f"{self._folder / name} is given twice")
-            check_plain(self._folder, [name])
-            if stem_of(name) is not None:
-                raise ConfigError(
-                    f"{self._folder / name}: shardio calls the shards so that it writes to a store itself, and shardio "
-                    "clean removes those that no manifest names: copy it to another name"
-                )
 
     def _index(self, context: TaskContext, task: _ObjectTask, folder: Directory, advance: Advance) -> Record:
         """Make the index of an object in a folder; numbers of left-out samples count from its first one."""
@@ -233,16 +227,20 @@ def check_places(given: Sequence[Url], folder: Url) -> None:
             )
 
 
-def check_indexes(folder: Url, names: Sequence[str], path_of: Callable[[Path], Path]) -> None:
-    """Raise ConfigError if two objects, or stores of them, would have the same file beside them.
+def check_names(folder: Url, names: Sequence[str], path_of: Callable[[Path], Path], rule: str) -> None:
+    """Raise ConfigError for objects, or stores of them, that cannot be shards under their names.
 
     Args:
         folder: the folder that they are in.
-        names: their names there.
+        names: their names there; two must not have the same file beside them.
         path_of: returns the path of the index of one of them.
+        rule: the error for names that shardio gives itself.
     """
     beside: dict[str, str] = {}
+    check_plain(folder, names)
     for name in names:
+        if stem_of(name) is not None:
+            raise ConfigError(f"{folder / name}: {rule}")
         for path in (path_of(Path(name)), piece_sums.path_of(Path(name))):
             if (other := beside.setdefault(path.name, name)) != name:
                 raise ConfigError(f"{folder}: {other} and {name} would have the same index, {path.name}: rename one")

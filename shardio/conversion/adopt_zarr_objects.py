@@ -14,20 +14,19 @@ from typing import Any, TypeAlias, final
 
 from ..containers import array_index, zarr_index
 from ..containers.zarr_metadata import ArrayLayout, of_array, of_chunks
-from ..errors import ConfigError, SourceError
+from ..errors import SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import FoundFiles
 from ..foreign.zarr import DESCRIBING, METADATA, SIGNS, entries_of
 from ..format.unwritten import Unwritten
-from ..output.own_files import stem_of
 from ..output.store import StoreOutput
 from ..stores.base import ObjectInfo, Store
 from ..stores.stream import download
 from ..stores.url import Url
 from ..system import strict_json
 from ..system.threads import in_order
-from .adopt import AdoptTask, adopt_file, check_plain, pack_adopted
-from .adopt_objects import Listing, check_index, check_indexes, condition_of, naming
+from .adopt import AdoptTask, adopt_file, pack_adopted
+from .adopt_objects import Listing, check_index, check_names, condition_of, naming
 from .pack import PackOptions, WrittenDataset
 from .source import Delegated, ZarrIndexes, adoption_of
 
@@ -95,11 +94,8 @@ class ZarrAdoption:
     ) -> None:
         self._store, self._folder, self._temporary, self._stores = store, folder, temporary, stores
         self.names = sorted(stores) if sort == "name" else sorted(stores, key=order_key(sort))
-        for name in self.names:
-            check_plain(folder, [name])
-            if stem_of(name) is not None:
-                raise ConfigError(f"{folder / name}: shardio calls its own shards so: copy the store to another name")
-        check_indexes(folder, self.names, array_index.path_of)
+        rule = "shardio calls its own shards so: copy the store to another name"
+        check_names(folder, self.names, array_index.path_of, rule)
         self._replaces = condition_of(store, folder, overwrite=overwrite)
         for name in self.names:
             if self._replaces == "new":

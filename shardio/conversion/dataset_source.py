@@ -64,7 +64,7 @@ class DatasetSource(Source):
                 raise ConfigError(f"{dataset!r} is made of other samples: convert these, and make it of the result")
         self._fields = _fields(first)
         for other in others:
-            if _numbers_of(_fields(other)) != _numbers_of(self._fields):
+            if plain(other.fields) != plain(first.fields):
                 first_has, other_has = describe_fields(first.fields), describe_fields(other.fields)
                 raise ConfigError(
                     f"datasets must have the same fields: {first.path} has {first_has}, {other.path} has {other_has}"
@@ -196,9 +196,12 @@ def _bytes(value: Any) -> bytes | memoryview:
     return value if isinstance(value, (bytes, memoryview)) else value.tobytes()
 
 
-def _numbers_of(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """Return fields without what their source states of their values."""
-    return {name: replace(field, attributes=None) for name, field in fields.items()}
+def plain(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return fields without what datasets and sources state of all values: attributes, and the size of images."""
+    return {
+        name: replace(field, attributes=None, shape=None if field.kind == "image" else field.shape)
+        for name, field in fields.items()
+    }
 
 
 def _fields(dataset: BaseDataset) -> dict[str, Field]:

@@ -14,13 +14,14 @@ from ..dataset.dataset import Dataset
 from ..dataset.remote_shards import RemoteShards
 from ..errors import ConfigError, DatasetError, Message, Option
 from ..format import cf, checksums
-from ..format.fields import CHECKSUM, Field, describe_fields, with_hidden
+from ..format.fields import CHECKSUM, describe_fields, with_hidden
 from ..format.manifest import Manifest
 from ..output import Output
 from ..output.shard_writer import Before
 from ..output.store import STAGING, StoreOutput
 from ..system.replacement import temporary_folder
 from ..views.classes import difference as class_difference
+from .dataset_source import plain
 from .reencode import ReencodeOptions
 from .runners import Progress
 from .source import Source
@@ -108,7 +109,7 @@ class Growing:
     def check(self, source: Source) -> None:
         """Raise ConfigError unless a source has the dataset's fields, and its numbers and labels mean the same."""
         mine, others = self.manifest.fields, source.fields
-        if list(_plain(mine).items()) != list(_plain(others).items()):
+        if list(plain(mine).items()) != list(plain(others).items()):
             made = [Option(name, value) for name, value in self._fitting.items()]
             advice = Message("; the dataset was made with" + " and".join([" {}"] * len(made)), *made) if made else ""
             raise ConfigError(
@@ -168,11 +169,3 @@ class Growing:
                 f"{self.manifest.digest}: `shardio verify` names what has changed"
             )
         return digest
-
-
-def _plain(given: Mapping[str, Field]) -> dict[str, Field]:
-    """Return fields without what datasets and sources state of all values."""
-    return {
-        name: replace(field, attributes=None, shape=None if field.kind == "image" else field.shape)
-        for name, field in given.items()
-    }

@@ -75,10 +75,7 @@ def rotated_notes(counts: Mapping[str, int], source: str, advice: str = "", *, p
 
 def total(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Return the sum of counts."""
-    found: Counter[str] = Counter()
-    for one in counts:
-        found.update(one)
-    return found
+    return sum(map(Counter, counts), Counter[str]())
 
 
 def _difference(size: tuple[int, int], tag: int, other: tuple[int, int], other_tag: int) -> str:
