@@ -66,8 +66,9 @@ class AdoptTask:
     states: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def of(source: Source, number: int, samples: range, name: str) -> "AdoptTask":
-        """Return the task of file `number` of a source."""
+    def of(source: Source, starts: NDArray[np.int64], number: int, name: str) -> "AdoptTask":
+        """Return the task of file `number` of a source, with the `starts` of its `adoption`."""
+        samples = range(*starts[number : number + 2].tolist())
         path, joined = source.files[number], tuple(joined_to(source, number))
         return AdoptTask(number, samples, path, name, joined, tuple(map(state_of, (path, *joined))))
 
@@ -115,12 +116,12 @@ def adopt(
     if beside and joined:
         raise ConfigError(Message("{}: {join} makes links to the files that are joined: take another OUT", final))
     files = []
-    for number, (path, start) in enumerate(zip(source.files, adoption.starts[:-1].tolist(), strict=True)):
-        samples = range(start, int(adoption.starts[number + 1]))
+    for number, path in enumerate(source.files):
         suffix = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix.lower()) else ""
         name = path.name if beside else f"shard-{number:06d}{suffix}"
-        if samples:
-            files.append(AdoptTask.of(source, number, samples, name))
+        file = AdoptTask.of(source, adoption.starts, number, name)
+        if file.samples:
+            files.append(file)
     if not files:
         raise SourceError("the files hold no samples")
     if beside:
@@ -268,10 +269,9 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
 
     Raises SourceError or BadSample if the file cannot be read in place, ShardCorrupt if no sample is left.
     """
-    path, (start, stop) = source.files[number], adoption_of(source).starts[number : number + 2].tolist()
-    file = AdoptTask.of(source, number, range(start, stop), name)
+    file = AdoptTask.of(source, adoption_of(source).starts, number, name)
     if not write_index(source, file, folder, skip=True, advance=lambda count: None).shard.samples:
-        raise ShardCorrupt(f"{path}: no complete sample is left")
+        raise ShardCorrupt(f"{file.path}: no complete sample is left")
 
 
 def adopt_file(

@@ -183,8 +183,7 @@ class ObjectAdoption:
                         f"{path}: its samples have {describe_fields(source.fields)}, and those of the first and last "
                         f"object {describe_fields(usual.fields)}: choose fields that all of them have"
                     )
-                samples = range(*adoption.starts[place : place + 2].tolist())
-                file = AdoptTask.of(source, place, samples, name)
+                file = AdoptTask.of(source, adoption.starts, place, name)
                 record = write_index(source, file, folder, skip=context.skip, advance=advance)
                 index = side_index.path_of(path).name
                 if index in self._indexes and self._replaces == "new":
@@ -194,7 +193,7 @@ class ObjectAdoption:
         finally:
             if not ends:
                 path.unlink(missing_ok=True)
-        texts = (Skipped(one.number - samples.start, self._named(one.reason)) for one in record.skipped)
+        texts = (Skipped(one.number - file.samples.start, self._named(one.reason)) for one in record.skipped)
         return replace(record, skipped=tuple(texts))
 
     def _download(self, number: int) -> Path:

@@ -121,10 +121,7 @@ class ZarrAdoption:
     def run(self, options: PackOptions) -> WrittenDataset:
         """Write the indexes, and then the manifest; raises what `pack` raises."""
         states = [[info.name, info.size, info.etag] for name in self.names for info in self._stores[name].values()]
-        tasks = [
-            AdoptTask.of(self.source, number, range(*self._starts[number : number + 2].tolist()), name)
-            for number, name in enumerate(self.names)
-        ]
+        tasks = [AdoptTask.of(self.source, self._starts, number, name) for number, name in enumerate(self.names)]
         return pack_adopted(
             StoreOutput(self._folder, self._store, expects=self._replaces), self.source, tasks, states, options,
             make_shard=partial(adopt_file, None), unchecked=True, beside=True,

@@ -113,11 +113,6 @@ def test_a_joined_file_that_changes(tmp_path: Path) -> None:
     assert file_states(sources.find("hdf5")(files, **options)).keys() == set(files)
 
 
-def test_a_masked_source_keeps_its_remarks() -> None:
-    """With `mask=`, what a source leaves out is told, and an error with `strict`, on every Python."""
-    assert masked(Full(), ["image"]).remarks == ("a remark",)
-
-
 class Other:
     """An object with some members of a source."""
 
