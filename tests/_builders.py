@@ -1,9 +1,11 @@
-"""Builders of test files: encoded images, IDX files and class folders."""
+"""Builders of test files: encoded images, IDX files, class folders, zips, and damage."""
 
 import gzip
 import math
+import os
 import re
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -210,6 +212,36 @@ def class_folders(root: Path, tree: Mapping[str, Sequence[str]] | None = None) -
             (root / folder / name).write_bytes(data)
             written[f"{folder}/{name}" if folder else name] = data
     return written
+
+
+def write_files(root: Path, files: Mapping[str, bytes | str]) -> Path:
+    """Write files by their paths below `root`, and the folders of them; return `root`."""
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    return root
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Put bytes in the place of those of a file, from an offset on, or before its end if that is below 0."""
+    with path.open("r+b") as file:
+        file.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
+        file.write(data)
+
+
+def flip(path: Path, at: int, bits: int = 1) -> None:
+    """Change bits of one byte of a file."""
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ bits]))
+
+
+def zipped(folder: Path) -> Path:
+    """Pack the files of a folder to a zip file beside it."""
+    path = folder.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w") as file:
+        for one in sorted(folder.rglob("*")):
+            if one.is_file():
+                file.write(one, one.relative_to(folder))
+    return path
 
 
 CMYK_JPEG = bytes.fromhex(

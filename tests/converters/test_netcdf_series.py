@@ -1,7 +1,5 @@
 """A series of NetCDF files, written by xarray: joined, stacked, cut to windows; odd files are right, refused, told."""
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,9 @@ import h5py
 import numpy as np
 import pytest
 import xarray
+from _builders import overwrite
 from _cli import run
+from _series import GRID, check_stack, index, read, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from shardio.containers import array_index
 from shardio.containers.joined import joined_files
 from shardio.errors import ConfigError, ShardCorrupt, SourceError
 
-GRID = {"lat": np.linspace(90, -90, 5), "lon": np.arange(6.0) * 60}
 PACKED: dict[str, Any] = {"dtype": "i2", "add_offset": np.float32(270), "_FillValue": np.int16(-9999)}
 LAYOUTS: list[dict[str, Any]] = [
     {},
@@ -30,42 +29,6 @@ LAYOUTS: list[dict[str, Any]] = [
     {"scale_factor": np.float32(0.01), **PACKED},
     {"scale_factor": np.float32(0.5), "chunksizes": (2, 5, 3), "zlib": True, **PACKED},
 ]
-
-
-def write(
-    path: Path,
-    names: str,
-    hours: Any,
-    *,
-    day: int = 1,
-    time: str = "f8",
-    units: str = "hours",
-    encoding: dict[str, Any] | None = None,
-    **grid: Any,
-) -> Path:
-    """Write a file of variables over `hours` of a day, a number each, with the coordinates of their grid."""
-    coordinates = {**GRID, **grid}
-    shape = (len(hours), *(len(values) for values in coordinates.values()))
-    rng = np.random.default_rng(hash((names, day)) % 1000)
-    values = {n: (("time", *coordinates), rng.random(shape).astype("f4") * 50 + 250) for n in names.split()}
-    since = {"units": f"{units} since 2000-01-{day:02}"}
-    times = {"time": ("time", np.asarray(hours, time), since)}
-    made = xarray.Dataset({n: (*v, {"units": f"of {n}"}) for n, v in values.items()}, coords={**times, **coordinates})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made.to_netcdf(path, engine="h5netcdf", encoding=dict.fromkeys(names.split(), encoding or {}))
-    return path
-
-
-def read(*paths: Path) -> xarray.Dataset:
-    """The files as xarray decodes them, one after the other."""
-    parts = [xarray.open_dataset(path, engine="h5netcdf").load() for path in paths]
-    return xarray.concat(parts, "time") if len(parts) > 1 else parts[0]
-
-
-def index(paths: Any, out: Path, **options: Any) -> Any:
-    """Index files, of which coordinates of the grid are left out; return the dataset and the notes."""
-    notes = shardio.index(paths, out, tell=lambda note: None, decode_cf=True, **options).notes
-    return shardio.open(out), [note for note in notes if "left out" not in note and "in chunks of" not in note]
 
 
 DAYS = st.lists(
@@ -94,25 +57,11 @@ def test_windows_of_joined_stacks_are_those_of_xarray(
             encoding = dict(LAYOUTS[(layout + number) % len(LAYOUTS)])
             if "chunksizes" in encoding:
                 encoding["chunksizes"] = (min(encoding["chunksizes"][0], count), *encoding["chunksizes"][1:])
-            write(folder / name / f"{number}.nc", name, hours, units=units, encoding=encoding)
+            write(folder / name / f"{number}.nc", name, hours, units=units, encodings=[encoding])
     names = list("abc")[: len(layouts)]
     wanted = xarray.merge([read(*sorted((folder / name).iterdir())) for name in names])
-    times = wanted["time"].values.astype("datetime64[s]").astype(np.int64)
     made, _ = index([folder / name for name in names], folder / "out", join=True, fields="time", stack={"x": names})
-    assert made.fields["x"].attributes == {"variables": names, "units": [f"of {name}" for name in names]}
-    stack = np.stack([wanted[name].values for name in names], axis=1)
-    found = made.read(range(len(made)))
-    assert np.array_equal(found["x"], stack)
-    assert np.array_equal(found["time"], times)
-    steps = np.diff(times)
-    if not len(steps) or np.median(steps) != 3600:
-        return
-    windows = made.windows(length, contiguous="time")
-    starts = [n for n in range(len(times) - length + 1) if (steps[n : n + length - 1] == 3600).all()]
-    assert windows.origin(range(len(windows)))[:, 0].tolist() == starts
-    some = rng.integers(0, max(len(starts), 1), 5 if starts else 0)
-    rows = np.array(starts, np.int64)[some][:, None] + np.arange(length)
-    assert np.array_equal(windows.selection(some).column("x"), stack[rows])
+    check_stack(made, wanted, names, length, rng)
 
 
 def test_join_from_the_command_line(tmp_path: Path) -> None:
@@ -148,9 +97,7 @@ def test_a_joined_file_that_changed_or_is_gone(tmp_path: Path) -> None:
     assert joined.name == "shard-000000.join1.nc"
     with pytest.raises(ConfigError, match=r"joined files .* is read from a folder, and without cache"):
         shardio.open(tmp_path / "out", cache=tmp_path / "cache")
-    with open(tmp_path / "v10.nc", "r+b") as file:
-        file.seek(-9, 2)
-        file.write(b"x")
+    overwrite(tmp_path / "v10.nc", -9, b"x")
     (problem,) = shardio.verify(tmp_path / "out").found
     assert "shard-000000.nc" in str(problem)
     (tmp_path / "v10.nc").unlink()
@@ -163,46 +110,10 @@ def test_a_joined_file_that_changed_or_is_gone(tmp_path: Path) -> None:
         shardio.open(tmp_path / "out")[0]
 
 
-def clash(folder: Path) -> list[Path]:
-    return [write(folder / f"{name}.nc", f"{name} mask", range(4)) for name in "ab"]
-
-
-JOINS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
-    "another time": (
-        lambda f: [write(f / "a.nc", "a", range(4)), write(f / "b.nc", "b", [0, 1, 2, 4])],
-        r"same coordinates: value 3 of 'time' is 946695600.0 in .*a.nc|value 3 of 'time' is .*b.nc, and .*a.nc",
-    ),
-    "another grid": (
-        lambda f: [write(f / "a.nc", "a", range(4)), write(f / "b.nc", "b", range(4), lat=GRID["lat"][::-1])],
-        r"same coordinates: value 0 of 'lat' is -90.0 in .*b.nc, and 90.0 in .*a.nc",
-    ),
-    "other rows": (
-        lambda f: [write(f / "a.nc", "a", range(4)), write(f / "b.nc", "b", range(3))],
-        r"same coordinates: 'time' has 3 values in .*b.nc, and 4 in .*a.nc",
-    ),
-    "a file missing": (
-        lambda f: [*(write(f / f"a{n}.nc", "a", range(4)) for n in "01"), write(f / "b.nc", "b", range(4))],
-        r"join: 2 files with the datasets of .*a0.nc, and 1 file with those of .*b.nc",
-    ),
-    "one series": (
-        lambda f: [write(f / f"a{n}.nc", "a", range(4)) for n in "01"],
-        r"join takes files of different datasets, and all hold those of .*a0.nc",
-    ),
-    "a variable in both": (clash, r"join: 'mask' is in .*a.nc and in .*b.nc, and is no coordinate"),
-}
-
-
-@pytest.mark.parametrize("name", JOINS)
-def test_what_is_not_joined(tmp_path: Path, name: str) -> None:
-    """Files of other rows, times or grids are refused with both files and the first difference."""
-    make, message = JOINS[name]
-    with pytest.raises(SourceError, match=message):
-        index(make(tmp_path / "in"), tmp_path / "out", join=True)
-
-
 def test_joined_files_have_a_place_of_their_own(tmp_path: Path) -> None:
     """Links to joined files are made in a folder of the dataset's own, not among the files."""
-    clash(tmp_path)
+    for name in "ab":
+        write(tmp_path / f"{name}.nc", f"{name} mask", range(4))
     with pytest.raises(ConfigError, match="join makes links to the files that are joined: take another OUT"):
         index(tmp_path, tmp_path, join=True, fields="time,a,b")
     with pytest.raises(ConfigError, match="has no 'missing'; there are"):
@@ -210,18 +121,6 @@ def test_joined_files_have_a_place_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"join is no choice for .*a.tfrecord, which is TFRecord"):
         shardio.index(tmp_path / "a.tfrecord", tmp_path / "out", join=True)
-
-
-def test_grids_of_a_series_are_compared(tmp_path: Path) -> None:
-    """A file with other latitudes than the first is refused with both; where no field has that axis, it is taken."""
-    paths = [
-        write(tmp_path / "0.nc", "a", range(4)),
-        write(tmp_path / "1.nc", "a", range(4), day=2, lat=GRID["lat"] / 2),
-    ]
-    with pytest.raises(SourceError, match=r"on their grid: value 0 of 'lat' is 45.0 in .*1.nc, and 90.0 in .*0.nc"):
-        index(paths, tmp_path / "out")
-    made, _ = index(paths, tmp_path / "out", fields="time")
-    assert len(made) == 8
 
 
 def test_grids_that_differ_by_rounding_are_the_same(tmp_path: Path) -> None:
@@ -237,35 +136,6 @@ def test_grids_that_differ_by_rounding_are_the_same(tmp_path: Path) -> None:
     write(tmp_path / "2.nc", "a", range(4), day=2, lat=fine + 1e-5)
     with pytest.raises(SourceError, match=r"on their grid: value 0 of 'lat' is 10\.00001"):
         shardio.index(paths, tmp_path / "other", fields="a", decode_cf=True)
-
-
-SERIES: dict[str, tuple[Callable[[Path], list[Path]], str, int]] = {
-    "in order": (lambda f: [write(f / f"{d}.nc", "a", range(24), day=d) for d in (1, 2)], "", 46),
-    "descending": (lambda f: [write(f / f"{9 - d}.nc", "a", np.arange(24)[::-1], day=d) for d in (2, 1)], "", 46),
-    "wrong order": (
-        lambda f: [write(f / f"{d}.nc", "a", range(24), day=3 - d) for d in (1, 2)],
-        r"'time' does not go on from .*1.nc, which ends at 946854000.0, to .*2.nc, which begins at 946684800.0",
-        44,
-    ),
-    "overlap": (
-        lambda f: [write(f / "1.nc", "a", range(24)), write(f / "2.nc", "a", range(20, 44))],
-        r"'time' does not go on from .*1.nc, .* to .*2.nc",
-        44,
-    ),
-    "a day missing": (lambda f: [write(f / f"{d}.nc", "a", range(24), day=d) for d in (1, 3)], "", 44),
-    "an hour twice": (lambda f: [write(f / "1.nc", "a", [0, 1, 2, 2, 3, 4, 5])], "", 3),
-    "one hour each": (lambda f: [write(f / f"{h}.nc", "a", [h]) for h in range(5)], "", 3),
-}
-
-
-@pytest.mark.parametrize("name", SERIES)
-def test_windows_of_odd_series(tmp_path: Path, name: str) -> None:
-    """Windows cross no gap, no repeated time and no step back; files in the wrong order are told by name."""
-    make, message, count = SERIES[name]
-    made, notes = index(make(tmp_path / "in"), tmp_path / "out")
-    assert len(made.windows(3, contiguous="time")) == count
-    assert len(notes) == bool(message)
-    assert not message or re.search(message, str(notes[0]))
 
 
 def test_times_too_coarse(tmp_path: Path) -> None:

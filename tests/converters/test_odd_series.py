@@ -1,16 +1,20 @@
 """Two files of a series that differ as those of a centre do: right as xarray reads them, refused by name, or told."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
+import _series
 import numpy as np
 import pytest
 import xarray
 from _cli import run
+from _hdf5_files import write_hdf5
+from _series import read
 
 import shardio
-from shardio.errors import ShardioError
+from shardio.errors import ShardioError, SourceError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore::shardio.SourceWarning")
 
@@ -58,13 +62,21 @@ ODD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [".nc", ".zarr"])
+FORMS = pytest.mark.parametrize("form", [".nc", ".zarr"])
+
+
+def axis(form: str) -> dict[str, Any]:
+    """The option that names the axis of rows, where the files don't."""
+    return {} if form == ".nc" else {"axis": "time"}
+
+
+@FORMS
 @pytest.mark.parametrize("name", ODD)
 def test_a_series(tmp_path: Path, name: str, form: str) -> None:
     """Rows are those that xarray decodes of each file, or an error names both; what is doubtful is told."""
     one, other, message = ODD[name]
     paths = [write(tmp_path / f"0{form}", **one), write(tmp_path / f"1{form}", **{"day": 2, **other})]
-    options: dict[str, Any] = {"decode_cf": True, "axis": None if form == ".nc" else "time"}
+    options = {"decode_cf": True, **axis(form)}
     if message and not message.startswith("told: "):
         with pytest.raises(ShardioError, match=message):
             shardio.index(paths, tmp_path / "out", **options)
@@ -72,8 +84,7 @@ def test_a_series(tmp_path: Path, name: str, form: str) -> None:
     notes = [note for note in shardio.index(paths, tmp_path / "out", **options).notes if "does not go on" in note]
     assert len(notes) == bool(message)
     found = shardio.open(tmp_path / "out").read(range(8))
-    how: dict[str, Any] = {".nc": {"engine": "h5netcdf"}, ".zarr": {"engine": "zarr", "consolidated": False}}[form]
-    parts = [xarray.load_dataset(path, **how) for path in paths]
+    parts = [read(path) for path in paths]
     np.testing.assert_array_equal(found["a"], np.concatenate([part["a"].values for part in parts]))
     times = np.concatenate([part["time"].values for part in parts]).astype("datetime64[ns]").astype(np.int64)
     np.testing.assert_array_equal(found["time"], times / 1e9)
@@ -109,11 +120,92 @@ def test_characters_are_refused_in_place(tmp_path: Path) -> None:
 
 def test_groups_of_equal_names(tmp_path: Path) -> None:
     """Datasets of one name in several groups keep their paths; those that would be one field are refused."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x/a"], file["y/a"] = np.arange(4.0), np.arange(4.0) * 2
-    shardio.index(tmp_path / "a.h5", tmp_path / "out")
+    shardio.index(write_hdf5(tmp_path / "a.h5", x__a=np.arange(4.0), y__a=np.arange(4.0) * 2), tmp_path / "out")
     assert shardio.open(tmp_path / "out")[3] == {"x.a": 3.0, "y.a": 6.0}
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        file["x.a"] = np.arange(4.0)
+    write_hdf5(tmp_path / "a.h5", "a", **{"x.a": np.arange(4.0)})
     with pytest.raises(ShardioError, match=r"would both be the field 'x.a'; rename one"):
         shardio.index(tmp_path / "a.h5", tmp_path / "out2")
+
+
+Made = Callable[[str, Any], Path]
+"""Writes a file of one variable, which its name begins with."""
+
+JOINS: dict[str, tuple[Callable[[Made], list[Path]], str]] = {
+    "another time": (
+        lambda made: [made("a", range(4)), made("b", [0, 1, 2, 4])],
+        r"same coordinates: value 3 of 'time' is 946699200.0 in .*b.nc, and 946695600.0 in .*a.nc",
+    ),
+    "other rows": (
+        lambda made: [made("a", range(4)), made("b", range(3))],
+        r"same coordinates: 'time' has 3 values in .*b.nc, and 4 in .*a.nc",
+    ),
+    "a file missing": (
+        lambda made: [made("a0", range(4)), made("a1", range(4)), made("b", range(4))],
+        r"join: 2 files with the datasets of .*a0.nc, and 1 file with those of .*b.nc",
+    ),
+    "one series": (
+        lambda made: [made("a0", range(4)), made("a1", range(4))],
+        r"join takes files of different datasets, and all hold those of .*a0.nc",
+    ),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("name", JOINS)
+def test_what_is_not_joined(tmp_path: Path, name: str, form: str) -> None:
+    """Files of other rows, times or variables are refused with both files and the first difference."""
+    make, message = JOINS[name]
+    paths = make(lambda name, hours: _series.write(tmp_path / f"{name}{form}", name[0], hours))
+    with pytest.raises(SourceError, match=message.replace(".nc", form)):
+        _series.index(paths, tmp_path / "out", join=True, **axis(form))
+
+
+@FORMS
+def test_variables_and_grids_that_are_not_joined(tmp_path: Path, form: str) -> None:
+    """Neither are files of another grid, nor of a variable that both have."""
+    paths = [_series.write(tmp_path / f"{name}{form}", f"{name} mask", range(4)) for name in "ab"]
+    with pytest.raises(SourceError, match=f"join: 'mask' is in .*a{form} and in .*b{form}, and is no coordinate"):
+        _series.index(paths, tmp_path / "out", join=True, **axis(form))
+    paths[1] = _series.write(tmp_path / f"c{form}", "c", range(4), lat=_series.GRID["lat"][::-1])
+    with pytest.raises(SourceError, match=f"same coordinates: value 0 of 'lat' is -90.0 in .*c{form}, and 90.0 in .*a"):
+        _series.index(paths, tmp_path / "out", join=True, **axis(form))
+
+
+@FORMS
+def test_grids_of_a_series_are_compared(tmp_path: Path, form: str) -> None:
+    """A file with other latitudes than the first is refused with both; where no field has that axis, it is taken."""
+    lat = _series.GRID["lat"]
+    paths = [_series.write(tmp_path / f"{n}{form}", "a", range(4), day=n + 1, lat=lat / (n + 1)) for n in range(2)]
+    told = rf"on their grid: value 0 of 'lat' is 45.0 in .*1{form}, and 90.0 in .*0{form}"
+    with pytest.raises(SourceError, match=told):
+        _series.index(paths, tmp_path / "out", **axis(form))
+    made, _ = _series.index(paths, tmp_path / "out", fields="time", **axis(form))
+    assert len(made) == 8
+
+
+SERIES: dict[str, tuple[list[tuple[int, Any]], str, int]] = {
+    "in order": ([(1, range(24)), (2, range(24))], "", 46),
+    "descending": ([(2, range(23, -1, -1)), (1, range(23, -1, -1))], "", 46),
+    "wrong order": (
+        [(2, range(24)), (1, range(24))],
+        r"'time' does not go on from .*0.nc, which ends at 946854000.0, to .*1.nc, which begins at 946684800.0",
+        44,
+    ),
+    "overlap": ([(1, range(24)), (1, range(20, 44))], r"'time' does not go on from .*0.nc, .* to .*1.nc", 44),
+    "a day missing": ([(1, range(24)), (3, range(24))], "", 44),
+    "an hour twice": ([(1, [0, 1, 2, 2, 3, 4, 5])], "", 3),
+    "one hour each": ([(1, [hour]) for hour in range(5)], "", 3),
+}
+"""The days and hours of the files of a series, what is told, and how many windows of three rows there are."""
+
+
+@FORMS
+@pytest.mark.parametrize("name", SERIES)
+def test_windows_of_odd_series(tmp_path: Path, name: str, form: str) -> None:
+    """Windows cross no gap, no repeated time and no step back; files in the wrong order are told by name."""
+    days, message, count = SERIES[name]
+    paths = [_series.write(tmp_path / f"{n}{form}", "a", hours, day=day) for n, (day, hours) in enumerate(days)]
+    made, notes = _series.index(paths, tmp_path / "out", **axis(form))
+    assert len(made.windows(3, contiguous="time")) == count
+    assert len(notes) == bool(message)
+    assert not message or re.search(message.replace(".nc", form), str(notes[0]))

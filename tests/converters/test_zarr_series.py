@@ -1,27 +1,27 @@
 """A series of Zarr stores, written by xarray: stacked, cut to windows; odd stores are right, refused or told."""
 
 import shutil
-import zipfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _series
 import numpy as np
 import pytest
 import xarray
 import zarr
+from _builders import zipped
+from _series import check_stack, read, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import shardio
 from shardio.containers.extents import Blocks
-from shardio.errors import ConfigError, ShardCorrupt, SourceError
+from shardio.errors import ConfigError, ShardCorrupt
 from shardio_converters.zarr import zarr as converter
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:Numcodecs codecs")
 
-GRID = {"lat": np.linspace(90, -90, 5), "lon": np.arange(6.0) * 60}
 PACKED: dict[str, Any] = {"dtype": "i2", "add_offset": 270, "scale_factor": 0.5, "_FillValue": np.int16(-9999)}
 ENCODINGS: list[dict[str, Any]] = [
     {},
@@ -32,41 +32,7 @@ ENCODINGS: list[dict[str, Any]] = [
 ]
 
 
-def write(
-    path: Path,
-    names: str,
-    hours: Any,
-    *,
-    form: int = 3,
-    units: str = "hours since 2000-01-01",
-    encodings: list[dict[str, Any]] | None = None,
-    **grid: Any,
-) -> Path:
-    """Write a store of variables over hours, with the coordinates of their grid."""
-    coordinates = {**GRID, **grid}
-    shape = (len(hours), *(len(values) for values in coordinates.values()))
-    rng = np.random.default_rng(sum(hours) + len(names))
-    values = {n: (("time", *coordinates), rng.integers(500, 600, shape).astype("f4") / 2) for n in names.split()}
-    times = {"time": ("time", np.asarray(hours, "f8"), {"units": units})}
-    made = xarray.Dataset({n: (*v, {"units": f"of {n}"}) for n, v in values.items()}, coords={**times, **coordinates})
-    encoding = dict(zip(names.split(), map(dict, encodings or []), strict=False))
-    made.to_zarr(path, zarr_format=form, encoding=encoding, consolidated=False)
-    return path
-
-
-def read(*paths: Path) -> xarray.Dataset:
-    """The stores as xarray decodes them, one after the other."""
-    parts = [xarray.open_zarr(path, chunks=None, consolidated=False).load() for path in paths]
-    return xarray.concat(parts, "time") if len(parts) > 1 else parts[0]
-
-
-def index(paths: Any, out: Path, **options: Any) -> Any:
-    """Index stores, of which coordinates of the grid are left out; return the dataset and the notes."""
-    options = {"decode_cf": True, "axis": "time", "tell": lambda note: None, **options}
-    notes = shardio.index(paths, out, **options).notes
-    return shardio.open(out), [note for note in notes if "left out" not in note]
-
-
+index = partial(_series.index, axis="time")
 MONTHS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0, 0, 0, 1, 3])), min_size=1, max_size=3)
 
 
@@ -98,15 +64,9 @@ def test_windows_of_stacks_are_those_of_xarray(
             write(folder / together[0] / f"{number}.zarr", together, hours, form=form, encodings=turned)
     folders = sorted(folder.iterdir())
     wanted = xarray.merge([read(*sorted(one.iterdir())) for one in folders])
-    times = wanted["time"].values.astype("datetime64[s]").astype(np.int64)
-    stack: NDArray[Any] = np.stack([wanted[name].values for name in names], axis=1)
     options: dict[str, Any] = {"stack": {"x": names}, "checksums": checksums, "join": len(folders) > 1}
     made, _ = index(folders, folder / "out", fields="time", **options)
-    assert made.fields["x"].attributes == {"variables": names, "units": [f"of {name}" for name in names]}
-    assert set(made.fields) == {"time", "x"}
-    found = made.read(range(len(made)))
-    assert np.array_equal(found["x"], stack)
-    assert np.array_equal(found["time"], times)
+    stack = check_stack(made, wanted, names, 3, rng)
     rows = rng.integers(0, len(made), 9)
     for size in ((4, 5), (1, 2, 3)):
         room = np.array(stack.shape[1:][-len(size) :]) - size + 1
@@ -114,16 +74,6 @@ def test_windows_of_stacks_are_those_of_xarray(
         out = np.empty((len(rows), *blocks.shape(stack.shape[1:])), stack.dtype)
         assert np.array_equal(made.selection(rows).blocks("x", blocks), blocks.cut(stack[rows], out))
     assert shardio.verify(folder / "out", deep=True).found == ()
-    steps = np.diff(times)
-    if not len(steps) or np.median(steps) != 3600:
-        return
-    windows = made.windows(3, contiguous="time")
-    starts = [n for n in range(len(times) - 2) if (steps[n : n + 2] == 3600).all()]
-    assert windows.origin(range(len(windows)))[:, 0].tolist() == starts
-    some = rng.integers(0, max(len(starts), 1), 5 if starts else 0)
-    assert np.array_equal(
-        windows.selection(some).column("x"), stack[np.array(starts, np.int64)[some][:, None] + np.arange(3)]
-    )
 
 
 def test_a_default_fill_value_is_no_attribute(tmp_path: Path) -> None:
@@ -159,57 +109,6 @@ def test_a_converted_stack_has_the_same_digest(tmp_path: Path) -> None:
     assert np.array_equal(cached.read([4, 1])["x"], made.read([4, 1])["x"])
 
 
-def clash(folder: Path) -> list[Path]:
-    return [write(folder / f"{name}.zarr", f"{name} mask", range(4)) for name in "ab"]
-
-
-JOINS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
-    "another time": (
-        lambda f: [write(f / "a.zarr", "a", range(4)), write(f / "b.zarr", "b", [0, 1, 2, 4])],
-        r"same coordinates: value 3 of 'time' is 946699200.0 in .*b.zarr, and 946695600.0 in .*a.zarr",
-    ),
-    "another grid": (
-        lambda f: [write(f / "a.zarr", "a", range(4)), write(f / "b.zarr", "b", range(4), lat=GRID["lat"][::-1])],
-        r"same coordinates: value 0 of 'lat' is -90.0 in .*b.zarr, and 90.0 in .*a.zarr",
-    ),
-    "a store missing": (
-        lambda f: [*(write(f / f"a{n}.zarr", "a", range(4)) for n in "01"), write(f / "b.zarr", "b", range(4))],
-        r"join: 2 files with the datasets of .*a0.zarr, and 1 file with those of .*b.zarr",
-    ),
-    "one series": (
-        lambda f: [write(f / f"a{n}.zarr", "a", range(4)) for n in "01"],
-        r"join takes files of different datasets, and all hold those of .*a0.zarr",
-    ),
-    "an array in both": (clash, r"join: 'mask' is in .*a.zarr and in .*b.zarr, and is no coordinate"),
-}
-
-
-@pytest.mark.parametrize("name", JOINS)
-def test_what_is_not_joined(tmp_path: Path, name: str) -> None:
-    """Stores of other rows, times or grids are refused with both and the first difference."""
-    make, message = JOINS[name]
-    with pytest.raises(SourceError, match=message):
-        index(make(tmp_path / "in"), tmp_path / "out", join=True)
-
-
-def test_stores_of_odd_series(tmp_path: Path) -> None:
-    """Another grid and other arrays are refused by name; stores in the wrong order are told."""
-    paths = [
-        write(tmp_path / "0.zarr", "a", range(4)),
-        write(tmp_path / "1.zarr", "a", range(4, 8), lat=GRID["lat"] / 2),
-    ]
-    with pytest.raises(SourceError, match=r"on their grid: value 0 of 'lat' is 45.0 in .*1.zarr, and 90.0 in .*0.zarr"):
-        index(paths, tmp_path / "out")
-    made, _ = index(paths, tmp_path / "out", fields="time")
-    assert len(made.windows(8, contiguous="time")) == 1
-    made, (note,) = index(paths[::-1], tmp_path / "out", fields="time", overwrite=True)
-    assert "'time' does not go on from" in note
-    assert len(made.windows(3, contiguous="time")) == 4
-    write(tmp_path / "2.zarr", "a b", range(8, 12))
-    with pytest.raises(SourceError, match=r"stores must agree: .*2.zarr has 'b', .*0.zarr has not"):
-        index([paths[0], tmp_path / "2.zarr"], tmp_path / "out2")
-
-
 def test_axes_of_a_stack(tmp_path: Path) -> None:
     """Variables whose axes have another order are refused; those on other axes of the same size are told."""
     for form in (2, 3):
@@ -226,17 +125,6 @@ def test_axes_of_a_stack(tmp_path: Path) -> None:
             "stack x: 'u' has the axes time, y, xu, and 'v' has time, yv, x, so their values may be of other locations"
         )
         assert made.fields["x"].shape == (2, 3, 3)
-
-
-def zipped(store: Path) -> Path:
-    """Pack a store to a zip file in its place."""
-    path = store.with_suffix(".zip")
-    with zipfile.ZipFile(path, "w") as file:
-        for one in sorted(store.rglob("*")):
-            if one.is_file():
-                file.write(one, str(one.relative_to(store)))
-    shutil.rmtree(store)
-    return path
 
 
 def test_a_joined_store_that_changed_or_is_gone(tmp_path: Path) -> None:
