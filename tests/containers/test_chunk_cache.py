@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from _builders import overwrite
+from _hdf5_files import chunk_of
 from numpy.typing import NDArray
 
 import shardio
-from shardio import World, native
+from shardio import World
 from shardio.containers import chunked_rows, hdf5_chunks
 from shardio.containers.chunk_cache import ChunkCache
 from shardio.containers.chunk_filters import FilterPipeline
@@ -27,11 +28,8 @@ CHUNK = 8 * 6 * 400 * 2  # bytes
 VALUES = np.cumsum(np.random.default_rng(0).integers(0, 3, (40, 6, 400)), axis=1).astype(np.uint16)
 
 
-@pytest.fixture(params=["compiled", "Python"], autouse=True)
-def which(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks are decompressed by compiled code, many in a call, or one by one."""
-    if request.param == "Python":
-        monkeypatch.setattr(native, "library", lambda: None)
+pytestmark = pytest.mark.usefixtures("part")
+"""Chunks are decompressed by compiled code, many in a call, or one by one."""
 
 
 @pytest.fixture
@@ -159,11 +157,8 @@ def test_closed_files_leave_nothing(tmp_path: Path, cache: ChunkCache) -> None:
 def test_a_damaged_chunk_is_not_kept(tmp_path: Path, cache: ChunkCache) -> None:
     """A chunk that cannot be decompressed is an error for each of its rows, each time; others are read."""
     reader = adopt(tmp_path / "x.h5", VALUES, chunks=(8, 6, 400), compression="gzip")
-    with h5py.File(tmp_path / "x.h5") as file:
-        info = file["x"].id.get_chunk_info(1)
-    with open(tmp_path / "x.h5", "r+b") as file:
-        file.seek(info.byte_offset)
-        file.write(bytes(info.size))
+    info = chunk_of(tmp_path / "x.h5", "x", 1)
+    overwrite(tmp_path / "x.h5", info.byte_offset, bytes(info.size))
     for row in (8, 9, 8):
         with pytest.raises(ShardCorrupt, match=f"row {row}: the chunk at byte {info.byte_offset} is damaged"):
             reader.read(np.array([row]), "x")

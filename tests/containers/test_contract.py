@@ -1,7 +1,6 @@
 """Every container passes the contract of `shardio.testing`."""
 
 import shutil
-import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from _builders import zipped
 
 from shardio import containers
 from shardio.containers import zarr_index
@@ -106,10 +106,7 @@ class TestZarrZip(TestZarr):
         return tmp_path / "shard-000000.zip"
 
     def place(self, store: Path, path: Path) -> None:
-        with zipfile.ZipFile(path, "w") as file:
-            for one in store.rglob("*"):
-                if one.is_file():
-                    file.write(one, str(one.relative_to(store)))
+        zipped(store).replace(path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
         return path, *self.container.files(path)

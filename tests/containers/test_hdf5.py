@@ -17,6 +17,8 @@ from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
 from shardio.format.fields import CHECKSUM, as_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, raw_of, stored, write
 
+from ._shards import written
+
 HDF5 = containers.get("hdf5")
 
 
@@ -66,11 +68,8 @@ def test_plain_h5py_reads_it(path: Path) -> None:
 @pytest.mark.parametrize("compression", [None, "gzip", "lzf", "zstd"])
 def test_reads_without_the_lock(tmp_path: Path, compression: str | None) -> None:
     """Every field is read while another thread holds h5py's global lock."""
-    writer = HDF5.writer(tmp_path / "s.h5", with_hidden(FIELDS), FIRST, compression=compression)
-    for i in range(COUNT):
-        writer.append(stored(i))
-    writer.close()
-    reader = HDF5.reader(tmp_path / "s.h5", with_hidden(FIELDS))
+    fields, samples = with_hidden(FIELDS), map(stored, range(COUNT))
+    reader = HDF5.reader(written(HDF5, tmp_path / "s.h5", fields, samples, FIRST, compression=compression), fields)
     with library_locked(), ThreadPoolExecutor(1) as pool:
         found = {name: pool.submit(raw_of, reader, [3], name).result(10)[0] for name in with_hidden(FIELDS)}
     assert found == stored(3)
@@ -82,10 +81,7 @@ def test_compression(tmp_path: Path, compression: str) -> None:
     arrays = {"x": ("float32", (64, 64)), "y": ("uint8", (600, 600))}
     fields = with_hidden(as_fields({"image": "image", "z": "bool", **arrays}))
     zero = {name: bytes(field.row_bytes) for name, field in fields.items() if field.fixed}
-    writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
-    for _ in range(40):
-        writer.append({**zero, "image": b"\xff\xd8\xff"})
-    writer.close()
+    written(HDF5, tmp_path / "s.h5", fields, [{**zero, "image": b"\xff\xd8\xff"}] * 40, compression=compression)
     with h5py.File(tmp_path / "s.h5") as file:
         assert (file["x"].chunks, file["y"].chunks) == ((16, 64, 64), (1, 600, 600))
         filters = [name for name in file["x"]._filters if name != "shuffle"]
@@ -113,11 +109,8 @@ def test_dtypes_and_shapes(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -
     values = np.random.default_rng(0).integers(0, 2, (5, *shape)).astype(dtype)
     fields = as_fields({"x": (dtype, shape) if shape else dtype})
     for compression in (None, "gzip", "lzf", "zstd"):
-        writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
-        for value in values:
-            writer.append({"x": value.tobytes()})
-        writer.close()
-        reader = HDF5.reader(tmp_path / "s.h5", fields)
+        samples = ({"x": value.tobytes()} for value in values)
+        reader = HDF5.reader(written(HDF5, tmp_path / "s.h5", fields, samples, compression=compression), fields)
         np.testing.assert_array_equal(reader.read(np.array([4, 0, 0]), "x"), values[[4, 0, 0]])
         reader.close()
 
@@ -127,11 +120,8 @@ def test_spools_in_blocks(tmp_path: Path, compression: str | None) -> None:
     """A field of several blocks is written completely, compressed or not."""
     values = np.random.default_rng(0).integers(0, 255, (5, 2_000_000), np.uint8)
     fields = as_fields({"x": ("uint8", (2_000_000,)), "b": "bytes"})
-    writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
-    for value in values:
-        writer.append({"x": value.data, "b": value.data})
-    writer.close()
-    reader = HDF5.reader(tmp_path / "s.h5", fields)
+    samples = ({"x": value.data, "b": value.data} for value in values)
+    reader = HDF5.reader(written(HDF5, tmp_path / "s.h5", fields, samples, compression=compression), fields)
     np.testing.assert_array_equal(reader.read(np.array([3, 4, 0]), "x"), values[[3, 4, 0]])
     assert reader.read(np.array([4]), "b") == [values[4].tobytes()]
 

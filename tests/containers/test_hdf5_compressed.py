@@ -13,9 +13,11 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _builders import overwrite
+from _hdf5_files import chunk_of
 from numpy.typing import NDArray
 
-from shardio import containers, native
+from shardio import containers
 from shardio.containers import chunk_codecs
 from shardio.containers.chunk_codecs import fletcher32, undo_shuffle
 from shardio.errors import ShardCorrupt
@@ -130,11 +132,8 @@ def test_damaged_chunk(tmp_path: Path, how: str) -> None:
     """An invalid chunk is ShardCorrupt with file, field, row, byte and filter, and other chunks are still read."""
     values, path = np.concatenate([values_of("u2")] * 4, axis=2), tmp_path / "x.h5"
     reader = adopt(path, values, chunks=(1, 17, 36), **COMPRESSIONS[how])
-    with h5py.File(path) as file:
-        info = file["x"].id.get_chunk_info_by_coord((3, 0, 0))
-    with open(path, "r+b") as file:
-        file.seek(info.byte_offset)
-        file.write(b"\xff" * info.size)
+    info = chunk_of(path, "x", (3, 0, 0))
+    overwrite(path, info.byte_offset, b"\xff" * info.size)
     first = how.replace(",", "").split()[0]
     name = "fletcher32" if "fletcher32" in how else {"gzip": "deflate"}.get(first, first)
     told = rf"x\.h5, field 'x', row 3: the chunk at byte {info.byte_offset} is damaged: {name}: "
@@ -201,11 +200,9 @@ def test_without_compiled_code(tmp_path: Path, how: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 96, 2**31])
 @pytest.mark.parametrize("size", [0, 1, 7, 96, 97, 103, 8111])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_shuffle(width: int, size: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("part")
+def test_shuffle(width: int, size: int) -> None:
     """The shuffle filter is undone for elements of any size that a file may state; remaining bytes stay at the end."""
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
     plain = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     count = size // max(width, 1)
     stored = np.concatenate([plain[: count * width].reshape(count, width).T.ravel(), plain[count * width :]])

@@ -11,6 +11,8 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _builders import overwrite
+from _hdf5_files import chunk_of, write_hdf5
 from numpy.typing import NDArray
 
 import shardio
@@ -29,8 +31,7 @@ VALUES = (np.random.default_rng(0).integers(-99, 99, (13, 7, 5)) * 3).astype(np.
 
 def adopt(path: Path, values: NDArray[Any] = VALUES, dtype: str | None = None, **options: Any) -> containers.Reader:
     """Write `values` as the dataset `x` with h5py's `options`, and return a reader of the file."""
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=values, **options)
+    write_hdf5(path, x={"data": values, **options})
     return HDF5.reader(path, {"x": Field("array", dtype=dtype or values.dtype.name, shape=values.shape[1:])})
 
 
@@ -116,10 +117,9 @@ def test_rows_of_many_pages(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_chunks_never_written(tmp_path: Path, chunks: tuple[int, ...], compression: str | None, order: str) -> None:
     """A chunk that was never written gives the fill value."""
+    options = {"chunks": chunks, "compression": compression, "fillvalue": 77}
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        dataset = file.create_dataset(
-            "x", (13, 7, 5), f"{order}i4", chunks=chunks, compression=compression, fillvalue=77
-        )
+        dataset = file.create_dataset("x", (13, 7, 5), f"{order}i4", **options)
         dataset[4:8] = VALUES[4:8]
         expected = dataset[...]
     reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
@@ -223,11 +223,8 @@ def test_variable_values(tmp_path: Path) -> None:
 def test_a_chunk_that_h5py_finds_damaged(tmp_path: Path) -> None:
     """A chunk that h5py cannot decompress is ShardCorrupt with its field and row, and other chunks are still read."""
     adopt(tmp_path / "x.h5", chunks=(1, 7, 5), fletcher32=True, **hdf5plugin.Zfp(reversible=True)).close()
-    with h5py.File(tmp_path / "x.h5") as file:
-        info = file["x"].id.get_chunk_info_by_coord((3, 0, 0))
-    with open(tmp_path / "x.h5", "r+b") as opened:
-        opened.seek(info.byte_offset + info.size // 2)
-        opened.write(b"\xaa\x55\xaa\x55\xaa")
+    info = chunk_of(tmp_path / "x.h5", "x", (3, 0, 0))
+    overwrite(tmp_path / "x.h5", info.byte_offset + info.size // 2, b"\xaa\x55\xaa\x55\xaa")
     reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
     with pytest.raises(ShardCorrupt, match=r"x\.h5, field 'x', row 3: damaged, h5py says"):
         reader.read(np.array([2, 3]), "x")
@@ -265,13 +262,10 @@ def test_fletcher32_is_that_of_hdf5(tmp_path: Path, size: int, fill: str) -> Non
 def test_blocks_that_only_libhdf5_reads(tmp_path: Path) -> None:
     """A block of rows that only libhdf5 decompresses reads the chunks that it touches, and no others."""
     values = np.arange(6 * 8 * 10, dtype="i4").reshape(6, 8, 10)
-    with h5py.File(path := tmp_path / "a.h5", "w") as file:
-        stored = file.create_dataset("x", data=values, chunks=(2, 4, 5), scaleoffset=0, compression="gzip")
-        damaged = stored.id.get_chunk_info_by_coord((2, 4, 0))
+    options = {"chunks": (2, 4, 5), "scaleoffset": 0, "compression": "gzip"}
+    path = write_hdf5(tmp_path / "a.h5", x={"data": values, **options})
     shardio.index(path, tmp_path / "out")
-    with open(path, "r+b") as raw:
-        raw.seek(damaged.byte_offset)
-        raw.write(b"\xff" * 12)
+    overwrite(path, chunk_of(path, "x", (2, 4, 0)).byte_offset, b"\xff" * 12)
     selection = shardio.open(tmp_path / "out").selection(np.array([3, 0, 2, 3]))
     blocks = Blocks(np.array([[0, 3], [4, 0], [2, 5], [5, 7]]), (2, 3))
     expected = np.array([values[row][blocks.place(n)] for n, row in enumerate([3, 0, 2, 3])])

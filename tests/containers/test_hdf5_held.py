@@ -10,6 +10,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _hdf5_files import write_hdf5
 from _held_hdf5 import TEXTS, hold, hold_at
 
 import shardio
@@ -28,10 +29,7 @@ FIELDS = as_fields({"x": "text", "number": "int64"})
 
 def write(path: Path) -> Path:
     """A file of another program: texts and numbers."""
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=TEXTS, dtype=h5py.string_dtype())
-        file["number"] = np.arange(len(TEXTS))
-    return path
+    return write_hdf5(path, x={"data": TEXTS, "dtype": h5py.string_dtype()}, number=np.arange(len(TEXTS)))
 
 
 def hold_opening(path: Path) -> None:
@@ -66,9 +64,8 @@ def test_values(tmp_path: Path) -> None:
 def test_opening_an_adopted_file(tmp_path: Path) -> None:
     """A file of another program that holds libhdf5 while it is opened is refused as a time-out."""
     path = write(tmp_path / "a.h5")
-    hdf5_index.write(
-        Directory(path.parent), path.name, hdf5_index.Layout({"x": "x"}), {"number": np.arange(len(TEXTS))}
-    )
+    columns = {"number": np.arange(len(TEXTS))}
+    hdf5_index.write(Directory(path.parent), path.name, hdf5_index.Layout({"x": "x"}), columns)
     hold_opening(path)
     with helper_process.time_limit(0.5):
         for _ in range(2):

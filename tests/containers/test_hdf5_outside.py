@@ -8,6 +8,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from _builders import overwrite
+from _hdf5_files import write_hdf5
 from _time_limit import within
 
 from shardio import containers
@@ -15,6 +17,8 @@ from shardio.containers import hdf5_index
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import CHECKSUM, Field, as_fields, with_hidden
 from shardio.system.directory import Directory
+
+from ._shards import written
 
 HDF5 = containers.get("hdf5")
 COUNT = 4
@@ -111,15 +115,11 @@ PLACES = ["x", "text/data", "text/offsets", CHECKSUM]
 def shard(path: Path) -> Path:
     """A shard of four samples, and the files beside it that it must not lead to."""
     path.with_name("secret").write_bytes(SECRET * 10)
-    with h5py.File(path.with_name("other.h5"), "w") as file:
-        file["int32"], file["int64"] = np.arange(12, dtype=np.int32).reshape(4, 3), np.arange(0, 25, 5)
-        file["uint64"], file["uint8"] = np.arange(4, dtype=np.uint64), np.frombuffer(SECRET[:20], np.uint8)
-    writer = HDF5.writer(path, FIELDS, 0)
-    for i in range(COUNT):
-        sample = {"x": np.full(3, i, np.int32).tobytes(), "text": b"four%d" % i, CHECKSUM: bytes(8)}
-        writer.append(sample)
-    writer.close()
-    return path
+    more = {"uint64": np.arange(4, dtype=np.uint64), "uint8": np.frombuffer(SECRET[:20], np.uint8)}
+    integers = np.arange(12, dtype=np.int32).reshape(4, 3)
+    write_hdf5(path.with_name("other.h5"), int32=integers, int64=np.arange(0, 25, 5), **more)
+    samples = ({"x": integers[i] * 0 + i, "text": b"four%d" % i, CHECKSUM: bytes(8)} for i in range(COUNT))
+    return written(HDF5, path, FIELDS, ({**sample, "x": sample["x"].tobytes()} for sample in samples))
 
 
 @pytest.mark.parametrize("place", [*PLACES, "text"])
@@ -157,9 +157,8 @@ def test_adopted_files_lead_nowhere(tmp_path: Path, outside: Outside) -> None:
     path = shard(tmp_path / "a.h5")
     with h5py.File(path, "a") as file:
         file["strings"] = ["a", "b", "c", "d"]
-    hdf5_index.write(
-        Directory(path.parent), path.name, hdf5_index.Layout({"strings": "strings"}), {"label": np.arange(COUNT)}
-    )
+    layout = hdf5_index.Layout({"strings": "strings"})
+    hdf5_index.write(Directory(path.parent), path.name, layout, {"label": np.arange(COUNT)})
     fields = as_fields({"strings": "text", "label": "int64"})
     reader = HDF5.reader(path, fields)
     assert reader.read(np.array([2]), "strings") == [b"c"]
@@ -177,11 +176,9 @@ def test_a_link_of_another_kind(tmp_path: Path) -> None:
     with h5py.File(path, "a", libver="latest") as file:
         del file["text"]
         file["new/x"] = h5py.ExternalLink("other.h5", "/int32")
-    data = bytearray(path.read_bytes())
-    at = data.index(b"other.h5\0/int32")
-    kind = data.rindex(b"\x40", 0, at)  # the external link's class, 64
-    data[kind] = 65
-    path.write_bytes(data)
+    data = path.read_bytes()
+    kind = data.rindex(b"\x40", 0, data.index(b"other.h5\0/int32"))  # the external link's class, 64
+    overwrite(path, kind, b"\x41")
     with pytest.raises(ShardCorrupt):
         HDF5.reader(path, {"new/x": Field("array", dtype="int32", shape=(3,))})
 

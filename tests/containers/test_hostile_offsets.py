@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from _datasets import packed
 from numpy.typing import NDArray
 
 import shardio
@@ -115,11 +116,9 @@ READERS = {
 
 def written(path: Path, container: str) -> Path:
     """A dataset of one shard whose values are bytes of their row's number."""
-    with shardio.create(path, container=container, fields=FIELDS) as writer:
-        for number in range(COUNT):
-            value = np.full(VALUE, number + 1, np.uint8)
-            writer.append({"value": value.tobytes(), "fixed": value})
-    return path
+    values = [np.full(VALUE, number + 1, np.uint8) for number in range(COUNT)]
+    rows = [{"value": value.tobytes(), "fixed": value} for value in values]
+    return Path(packed(path, rows, FIELDS, container=container, shard_size="1GB").path)
 
 
 def deliveries(path: Path, name: str) -> set[bytes | None]:

@@ -16,6 +16,8 @@ from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import as_fields, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
+from ._shards import written
+
 LMDB = containers.get("lmdb")
 SHARD = b"\xff" * 8
 
@@ -47,16 +49,13 @@ def test_grows_over_many_transactions(tmp_path: Path, monkeypatch: pytest.Monkey
     """A shard larger than the first map and with many commits is complete, reproducible and compact."""
     monkeypatch.setattr(container, "_COMMIT_BYTES", 300_000)
     values = [np.random.default_rng(i).bytes(1000 + i % 3000) for i in range(1500)]
-    for name in ("a.lmdb", "b.lmdb"):
-        writer = LMDB.writer(tmp_path / name, as_fields({"blob": "bytes"}), 2**40)
-        for value in values:
-            writer.append({"blob": value})
-        writer.close()
-    reader = LMDB.reader(tmp_path / "a.lmdb", as_fields({"blob": "bytes"}))
+    fields, samples = as_fields({"blob": "bytes"}), [{"blob": value} for value in values]
+    one, other = (written(LMDB, tmp_path / name, fields, samples, 2**40) for name in ("a.lmdb", "b.lmdb"))
+    reader = LMDB.reader(one, fields)
     assert reader.read(np.arange(1500), "blob") == values
     reader.close()
-    assert (tmp_path / "a.lmdb").read_bytes() == (tmp_path / "b.lmdb").read_bytes()
-    assert (tmp_path / "a.lmdb").stat().st_size < 1.5 * 4096 * len(values)
+    assert one.read_bytes() == other.read_bytes()
+    assert one.stat().st_size < 1.5 * 4096 * len(values)
 
 
 def test_many_readers_of_one_file(path: Path) -> None:

@@ -18,6 +18,8 @@ from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import CHECKSUM, Field, as_fields, infer_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
+from ._shards import written
+
 TAR = containers.get("tar")
 
 
@@ -25,12 +27,9 @@ def write_tar(path: Path, samples: list[dict[str, Any]], fields: dict[str, Any],
     """A tar of the samples, whose hidden columns are zeros."""
     checked = as_fields(fields)
     hidden = with_hidden(checked)
-    writer = TAR.writer(path, hidden, first)
-    for sample in samples:
-        zeros = {name: bytes(field.row_bytes) for name, field in hidden.items() if name not in checked}
-        writer.append({**{name: checked[name].encode(value) for name, value in sample.items()}, **zeros})
-    writer.close()
-    return path
+    zeros = {name: bytes(field.row_bytes) for name, field in hidden.items() if name not in checked}
+    stored = ({name: checked[name].encode(value) for name, value in sample.items()} | zeros for sample in samples)
+    return written(TAR, path, hidden, stored, first)
 
 
 def members(path: Path) -> list[str]:

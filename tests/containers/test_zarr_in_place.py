@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr as library
-from hypothesis import HealthCheck, settings
-from numpy.typing import NDArray
+from _builders import overwrite, zipped
+from _zarr_stores import column, grouped, lose, rewrite
 from zarr import codecs
 
 import shardio
@@ -34,23 +34,6 @@ from shardio.system.directory import Directory
 pytestmark = pytest.mark.filterwarnings(
     "ignore:left out", "ignore:.*chunks are not there", "ignore:Numcodecs codecs", "ignore:.*fork"
 )
-
-quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def zipped(folder: Path, method: int = zipfile.ZIP_STORED) -> Path:
-    """Pack a store to a zip file beside it."""
-    path = folder.with_suffix(".zip")
-    with zipfile.ZipFile(path, "w", method) as file:
-        for one in sorted(folder.rglob("*")):
-            if one.is_file():
-                file.write(one, str(one.relative_to(folder)))
-    return path
-
-
-def column(dataset: Any, rows: Any, name: str = "array") -> NDArray[Any]:
-    found: NDArray[Any] = dataset.selection(np.asarray(rows, np.int64)).column(name)
-    return found
 
 
 class TestDigests:
@@ -67,22 +50,6 @@ class TestDigests:
         assert shardio.open(tmp_path / "f").digest == digests[0]
 
 
-def grouped(path: Path, form: int = 3, rows: int = 24, **arguments: Any) -> Path:
-    """A group of `x` [rows, 6, 8] with dimensions, `t` [rows] and `lat` [6]."""
-    group = library.open_group(path, mode="w", zarr_format=form)
-    for name, data, chunks, dims in [
-        ("x", np.arange(rows * 48, dtype="f4").reshape(rows, 6, 8), (4, 3, 8), ("time", "lat", "lon")),
-        ("t", np.arange(rows, dtype="i8"), (10,), ("time",)),
-        ("lat", np.arange(6, dtype="f8"), (6,), ("lat",)),
-    ]:
-        names: dict[str, Any] = {"dimension_names": dims}
-        if form == 2:
-            names = {"attributes": {"_ARRAY_DIMENSIONS": list(dims)}, "fill_value": None}
-        array = group.create_array(name, shape=data.shape, chunks=chunks, dtype=data.dtype, **names, **arguments)
-        array[...] = data
-    return path
-
-
 class TestIndex:
     @pytest.mark.parametrize("form", [2, 3])
     def test_an_axis_by_its_name(self, tmp_path: Path, form: int) -> None:
@@ -92,9 +59,8 @@ class TestIndex:
         dataset = shardio.open(tmp_path / "d")
         assert dataset.fields["x"].shape == (24, 8)
         assert len(dataset) == 6
-        np.testing.assert_array_equal(
-            column(dataset, [5, 0], "x"), np.arange(24 * 48).reshape(24, 6, 8)[:, [5, 0]].swapaxes(0, 1)
-        )
+        expected = np.arange(24 * 48).reshape(24, 6, 8)[:, [5, 0]].swapaxes(0, 1)
+        np.testing.assert_array_equal(column(dataset, [5, 0], "x"), expected)
         with pytest.raises(SourceError, match="holds no arrays with rows"):
             shardio.index(tmp_path / "a.zarr", tmp_path / "e", axis="height")
 
@@ -151,9 +117,8 @@ class TestIndex:
         """Metadata of both formats beside each other are refused where they name other chunks, and else agree."""
         one, other = (grouped(tmp_path / f"{form}.zarr", form, compressors=None) for form in (2, 3))
         (one / "x" / "zarr.json").write_bytes((other / "x" / "zarr.json").read_bytes())
-        with pytest.raises(
-            SourceError, match="left out 'x': has metadata of format 2 and of format 3, which differ in its shape"
-        ):
+        told = "left out 'x': has metadata of format 2 and of format 3, which differ in its shape"
+        with pytest.raises(SourceError, match=told):
             shardio.index(one, tmp_path / "d", axis="time", strict=True)
         text = (other / "x" / "zarr.json").read_text()
         named = json.loads(text) | {"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}}}
@@ -185,22 +150,12 @@ class TestIndex:
     def test_verify_needs_checksums(self, tmp_path: Path) -> None:
         """A Loader that is to compare checksums, where there are none, says so at once."""
         shardio.index(grouped(tmp_path / "a.zarr"), tmp_path / "d", axis="time")
-        with pytest.raises(
-            ConfigError, match=r"its samples have no checksums to compare: .* reads them with checksums=True"
-        ):
+        told = r"its samples have no checksums to compare: .* reads them with checksums=True"
+        with pytest.raises(ConfigError, match=told):
             shardio.Loader(tmp_path / "d", batch_size=2, verify=True)
         shardio.index(tmp_path / "a.zarr", tmp_path / "d", axis="time", checksums=True, overwrite=True)
         batches = list(shardio.Loader(tmp_path / "d", batch_size=6, verify=True))
         assert sorted(np.concatenate([np.asarray(batch["t"]) for batch in batches]).tolist()) == list(range(24))
-
-
-def lose(chunk: Path) -> None:
-    chunk.unlink()
-
-
-def rewrite(chunk: Path) -> None:
-    """Write the same bytes at another time."""
-    os.utime(chunk, ns=(1, 1))
 
 
 def lengthen(chunk: Path) -> None:
@@ -273,9 +228,8 @@ class TestChanges:
     def test_a_shard_cut_short(self, tmp_path: Path, location: str, cut: int) -> None:
         """A shard that lost its end is named, also where no index tells its size: its own index has a checksum."""
         codec = codecs.ShardingCodec(chunk_shape=(2, 8), index_location=location)
-        array = library.create(
-            store=tmp_path / "a", shape=(8, 8), chunks=(8, 8), dtype="f8", zarr_format=3, codecs=[codec]
-        )
+        how: dict[str, Any] = {"shape": (8, 8), "chunks": (8, 8), "dtype": "f8", "zarr_format": 3, "codecs": [codec]}
+        array = library.create(store=tmp_path / "a", **how)
         array[...] = np.random.default_rng(0).random((8, 8))
         shard = tmp_path / "a" / "c" / "0" / "0"
         shard.write_bytes(shard.read_bytes()[:-cut])
@@ -325,9 +279,7 @@ class TestChanges:
         path = zipped(grouped(tmp_path / "a.zarr"))
         with zipfile.ZipFile(path) as file:
             begin = file.getinfo("t/c/0").header_offset
-        data = bytearray(path.read_bytes())
-        data[begin + at] = value
-        path.write_bytes(data)
+        overwrite(path, begin + at, bytes([value]))
         with pytest.raises(SourceError, match=r"a.zip, t/c/0: (its own header differs|the zip file is damaged)"):
             shardio.index(path, tmp_path / "d", axis="time")
 
@@ -353,11 +305,8 @@ class TestChanges:
         shardio.index(store, tmp_path / "d", axis="time")
         text = (store / "t" / "zarr.json").read_text()
         (store / "t" / "zarr.json").write_text(text.replace('"fill_value": 0', '"fill_value": 1'))
-        assert (
-            shardio.verify(tmp_path / "d")
-            .problems[0]
-            .endswith("field 't': its metadata are not those that were indexed")
-        )
+        (problem,) = shardio.verify(tmp_path / "d").problems
+        assert problem.endswith("field 't': its metadata are not those that were indexed")
 
     def test_repair_makes_no_index(self, tmp_path: Path) -> None:
         """An index that is lost, or whole, is not made anew of stores that may have changed since; index does that."""

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
-from _builders import class_folders, encode, png
+from _builders import class_folders, encode, overwrite, png, write_files
+from _sources import check_cuts, check_equal, column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.source import Source
 from shardio.testing import check_source
 from shardio_converters.arrayfolder import arrayfolder
 from shardio_converters.imagefolder import imagefolder
@@ -35,22 +35,10 @@ def numbers(*shape: int, dtype: str = DEEP, seed: int = 0) -> NDArray[Any]:
     return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
 
 
-def values(source: Source) -> list[NDArray[Any]]:
-    """The arrays of all samples."""
-    return [source[number]["array"] for number in range(len(source.sizes()))]
-
-
 def only(path: Path, **options: Any) -> NDArray[Any]:
     """The array of the one file at a path."""
-    (found,) = values(arrayfolder(path, **options))
-    return found
-
-
-def check_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
-    """Assert that arrays are equal, element for element, and in dtype and shape."""
-    assert found.dtype == expected.dtype.newbyteorder("=")
-    np.testing.assert_array_equal(found, expected)
-    assert found.shape == expected.shape
+    (found,) = column(arrayfolder(path, **options), "array")
+    return np.asarray(found)
 
 
 TIFFS: dict[str, dict[str, Any]] = {
@@ -110,9 +98,8 @@ class TestTiff:
     @pytest.mark.parametrize("nodata", ["nan", "-1", "1.5", "none", "1e99", "inf", ""])
     def test_what_changes_nothing_is_not_told(self, nodata: str, tmp_path: Path) -> None:
         """Neither is what is no number, or no number of the dtype."""
-        items = (
-            item("scale", 1) + item("offset", 0) + '<Item sample="9" role="scale">2</Item><Item role="scale">x</Item>'
-        )
+        items = item("scale", 1) + item("offset", 0)
+        items += '<Item sample="9" role="scale">2</Item><Item role="scale">x</Item>'
         assert not arrayfolder(geotiff(tmp_path / "a", numbers(4, 5), nodata, items)).remarks
 
     @pytest.mark.parametrize("layout", TIFFS)
@@ -165,10 +152,8 @@ class TestTiff:
         tifffile.imwrite(path, numbers(150, 4, 4), photometric="minisblack", metadata=None)
         with tifffile.TiffFile(path) as file:
             pages = [page.offset for page in file.pages]
-        data = bytearray(path.read_bytes())
-        at = pages[-1] + 2 + 12 * int.from_bytes(data[pages[-1] : pages[-1] + 2], "little")
-        data[at : at + 4] = pages[120].to_bytes(4, "little")
-        path.write_bytes(data)
+        entries = int.from_bytes(path.read_bytes()[pages[-1] : pages[-1] + 2], "little")
+        overwrite(path, pages[-1] + 2 + 12 * entries, pages[120].to_bytes(4, "little"))
         with pytest.raises(SourceError, match=r"a.tif: the TIFF file's directories lead in a circle"):
             arrayfolder(path)
 
@@ -271,9 +256,7 @@ class TestFolders:
     def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
         """Other files are counted, and images of 8 bits are left to the converters of images."""
         scans(tmp_path)
-        (tmp_path / "cat" / "notes.txt").write_text("a")
-        (tmp_path / "cat" / "photo.png").write_bytes(png())
-        (tmp_path / "beside.npy").write_bytes(b"")
+        write_files(tmp_path, {"cat/notes.txt": "a", "cat/photo.png": png(), "beside.npy": b""})
         unknown, images, beside = arrayfolder(tmp_path).remarks
         assert unknown == "left out 1 file of no known format: .txt 1"
         assert images.startswith("left out 1 file: each is an image of 8 bits: `shardio convert imagefolder`")
@@ -287,12 +270,10 @@ class TestFolders:
         assert source.remarks == ("left out folders without files of arrays, which are no classes: bills",)
 
     def test_images_of_8_bits_alone(self, tmp_path: Path) -> None:
+        with pytest.raises(SourceError, match=r"holds no files of arrays$"):
+            arrayfolder(tmp_path)
         class_folders(tmp_path)
         with pytest.raises(SourceError, match=r"holds no files of arrays; left out .*`shardio convert imagefolder`"):
-            arrayfolder(tmp_path)
-
-    def test_an_empty_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match="holds no files of arrays"):
             arrayfolder(tmp_path)
 
     @pytest.mark.parametrize(
@@ -349,9 +330,8 @@ class TestTables:
     def test_images_and_masks(self, tmp_path: Path) -> None:
         """A row may name several files; named in a table, a PNG of 8 bits is an array as well."""
         mask = np.arange(42, dtype=np.uint8).reshape(6, 7)
-        (tmp_path / "m.png").write_bytes(encode("png", mask))
         np.save(tmp_path / "a.npy", numbers(6, 7))
-        (tmp_path / "list.jsonl").write_text('{"scan": "a.npy", "mask": "m.png"}\n')
+        write_files(tmp_path, {"m.png": encode("png", mask), "list.jsonl": '{"scan": "a.npy", "mask": "m.png"}\n'})
         source = arrayfolder(tmp_path / "list.jsonl", path="image=scan,mask=mask")
         check_source(source, [{"image": numbers(6, 7), "mask": mask}], tmp_path / "out")
 
@@ -359,9 +339,8 @@ class TestTables:
         np.save(tmp_path / "a.npy", numbers(6, 7))
         (tmp_path / "list.csv").write_text("path,n\n,1\na.npy,2\n")
         source = arrayfolder(tmp_path / "list.csv", field="scan", optional="scan")
-        check_source(
-            source, [{"scan": None, "n": 1, "key": ""}, {"scan": numbers(6, 7), "n": 2, "key": "a.npy"}], tmp_path / "o"
-        )
+        samples = [{"scan": None, "n": 1, "key": ""}, {"scan": numbers(6, 7), "n": 2, "key": "a.npy"}]
+        check_source(source, samples, tmp_path / "o")
 
     def test_options_of_tables_are_refused_for_folders(self, tmp_path: Path) -> None:
         scans(tmp_path)
@@ -375,19 +354,8 @@ class TestDamage:
     @pytest.mark.parametrize("name", ["cat/a.tif", "cat/a.npy", "cat/a.png"])
     def test_cut_files_are_bad_samples(self, name: str, tmp_path: Path) -> None:
         """Wherever a file is cut, it is refused by name, or its values are whole."""
-        (expected,) = scans(tmp_path / "in", (name,))
-        data = (tmp_path / "in" / name).read_bytes()
-        source, told = arrayfolder(tmp_path / "in"), []
-        for size in range(0, len(data), 7):
-            (tmp_path / "in" / name).write_bytes(data[:size])
-            try:
-                found = source[0]["array"]
-            except BadSample as error:
-                told.append(str(error))
-            else:
-                check_equal(found, expected["array"])
-        assert told
-        assert all(name in text for text in told)
+        scans(tmp_path, (name,))
+        check_cuts(arrayfolder, tmp_path, 7)
 
     def test_skipped_within_a_budget(self, tmp_path: Path) -> None:
         names = tuple(f"cat/{number}.tif" for number in range(8))
@@ -409,8 +377,7 @@ class TestImagesOfSixteenBits:
 
     @pytest.mark.parametrize("shape", [(12, 12), (12, 12, 3)])
     def test_a_note_names_this_converter(self, shape: tuple[int, ...], tmp_path: Path) -> None:
-        (tmp_path / "in" / "cat").mkdir(parents=True)
-        (tmp_path / "in" / "cat" / "a.png").write_bytes(encode("png", numbers(*shape)))
+        write_files(tmp_path / "in", {"cat/a.png": encode("png", numbers(*shape))})
         (note,) = shardio.convert(tmp_path / "in", tmp_path / "out", converter="imagefolder").notes
         assert "`shardio convert arrayfolder` keeps all bits" in note
         with pytest.raises(BadSample, match="store_pixels stores 8 bits, the image has 16"):

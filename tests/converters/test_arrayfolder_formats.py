@@ -10,6 +10,7 @@ import pydicom
 import pytest
 import scipy.io
 from _dicom_files import write_dicom
+from _sources import check_cuts, check_equal
 from astropy.io import fits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,30 +49,6 @@ def only(path: Path, **options: Any) -> dict[str, Any]:
     source = arrayfolder(path, **options)
     assert len(source.sizes()) == 1
     return dict(source[0])
-
-
-def check_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
-    """Assert that arrays are equal, element for element, and in dtype and shape."""
-    assert found.dtype == expected.dtype.newbyteorder("=")
-    np.testing.assert_array_equal(found, expected)
-    assert found.shape == expected.shape
-
-
-def check_cuts(folder: Path, step: int) -> None:
-    """Assert that the one file in a folder, wherever it is cut off, is a bad sample by name, or has its values."""
-    (path,) = folder.iterdir()
-    source, told = arrayfolder(folder), []
-    data, expected = path.read_bytes(), source[0]["array"]
-    for size in range(0, len(data), step):
-        path.write_bytes(data[:size])
-        try:
-            found = source[0]["array"]
-        except BadSample as error:
-            told.append(str(error))
-        else:
-            np.testing.assert_array_equal(found, expected)
-    assert len(told) > 3
-    assert all(path.name in text for text in told)
 
 
 class TestNifti:
@@ -123,7 +100,7 @@ class TestNifti:
     @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
     def test_cut_files(self, name: str, tmp_path: Path) -> None:
         nibabel.save(nibabel.Nifti1Image(numbers(3, 4, 5), AFFINE), tmp_path / name)
-        check_cuts(tmp_path, 37)
+        check_cuts(arrayfolder, tmp_path, 37)
 
     def test_labels_that_were_scaled(self, tmp_path: Path) -> None:
         """Labels that nibabel has scaled are within 1e-3 of integers: a remark, and `round` makes them whole."""
@@ -156,6 +133,14 @@ class TestNifti:
         (tmp_path / "a.img").unlink()
         with pytest.raises(SourceError, match=r"a\.hdr: a NIfTI header needs its values beside it, there is no a\.img"):
             arrayfolder(tmp_path)
+
+
+def tags(**values: Any) -> Dataset:
+    """A dataset of these elements."""
+    made = Dataset()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
 
 
 def write_series(folder: Path, places: list[float], series: str = "1.2.3", **tags: Any) -> NDArray[Any]:
@@ -200,9 +185,9 @@ class TestDicom:
     @pytest.mark.parametrize(("entries", "bits"), [(600, 16), (200, 8)])
     def test_lookup_tables(self, dtype: str, entries: int, bits: int, tmp_path: Path) -> None:
         """A table of a file gives its values; numbers before and behind it give its first and its last one."""
-        table, first = Dataset(), -99 if dtype == "int16" else 3
-        table.LUTDescriptor = [entries, first, bits]
-        table.LUTData = np.random.default_rng(2).integers(0, 1 << bits, entries).tolist()
+        first = -99 if dtype == "int16" else 3
+        data = np.random.default_rng(2).integers(0, 1 << bits, entries).tolist()
+        table = tags(LUTDescriptor=[entries, first, bits], LUTData=data)
         table["LUTDescriptor"].VR = table["LUTData"].VR = "SS" if bits < 16 and dtype == "int16" else "US"
         if dtype == "int16" and bits == 16:
             table["LUTDescriptor"].VR = "SS"
@@ -213,13 +198,8 @@ class TestDicom:
 
     def test_rescaling_of_frames(self, tmp_path: Path) -> None:
         """Enhanced files state it for each frame."""
-        groups = []
-        for frame in range(4):
-            values = Dataset()
-            values.RescaleSlope, values.RescaleIntercept = str(frame + 1), "0.5"
-            group = Dataset()
-            group.PixelValueTransformationSequence = [values]
-            groups.append(group)
+        values = [tags(RescaleSlope=str(frame + 1), RescaleIntercept="0.5") for frame in range(4)]
+        groups = [tags(PixelValueTransformationSequence=[each]) for each in values]
         frames = numbers(4, 6, 5)
         write_dicom(tmp_path / "a", frames, NumberOfFrames=4, PerFrameFunctionalGroupsSequence=groups)
         expected = (frames * np.arange(1, 5)[:, None, None] + 0.5).astype(np.float32)
@@ -247,15 +227,8 @@ class TestDicom:
         """Frames of an enhanced file are sorted as slices are; where places are alike they stay, which a hint tells."""
 
         def write(name: str, places: list[float]) -> NDArray[Any]:
-            groups = []
-            for place in places:
-                position, group = Dataset(), Dataset()
-                position.ImagePositionPatient = [0, 0, place]
-                group.PlanePositionSequence = [position]
-                groups.append(group)
-            direction, shared = Dataset(), Dataset()
-            direction.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
-            shared.PlaneOrientationSequence = [direction]
+            groups = [tags(PlanePositionSequence=[tags(ImagePositionPatient=[0, 0, place])]) for place in places]
+            shared = tags(PlaneOrientationSequence=[tags(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])])
             of = {"PerFrameFunctionalGroupsSequence": groups, "SharedFunctionalGroupsSequence": [shared]}
             frames = numbers(4, 6, 5)
             write_dicom(tmp_path / name / "x", frames, NumberOfFrames=4, **of)
@@ -358,7 +331,7 @@ class TestDicom:
 
     def test_cut_files(self, tmp_path: Path) -> None:
         write_dicom(tmp_path / "a", numbers(16, 16))
-        check_cuts(tmp_path, 61)
+        check_cuts(arrayfolder, tmp_path, 61)
 
 
 class TestFits:
@@ -398,7 +371,7 @@ class TestFits:
 
     def test_cut_files(self, tmp_path: Path) -> None:
         fits.PrimaryHDU(numbers(40, 60)).writeto(tmp_path / "a.fits")
-        check_cuts(tmp_path, 401)
+        check_cuts(arrayfolder, tmp_path, 401)
 
 
 class TestMatlab:
@@ -428,7 +401,7 @@ class TestMatlab:
 
     def test_cut_files(self, tmp_path: Path) -> None:
         scipy.io.savemat(tmp_path / "a.mat", {"x": numbers(16, 16)}, do_compression=True)
-        check_cuts(tmp_path, 23)
+        check_cuts(arrayfolder, tmp_path, 23)
 
 
 def test_a_later_file_without_an_affine(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg, png
+from _builders import jpeg, png, write_files
 from _sources import column
 
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -25,10 +25,7 @@ PICTURES = {"a.jpg": jpeg(seed=1), "-b c.png": png(seed=2), "näh/c.jpg": jpeg(s
 
 def pictures(root: Path) -> Path:
     """Write the files of PICTURES below `root`."""
-    for name, data in PICTURES.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
+    return write_files(root, PICTURES)
 
 
 def table(path: Path, rows: Sequence[Sequence[object]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
@@ -46,8 +43,7 @@ def lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def with_column(root: Path, name: str, cells: Sequence[object]) -> Path:
     """A table of one image per row and one other column with these cells."""
-    pictures(root)
-    return table(root / "list.csv", [("path", name), *(("a.jpg", cell) for cell in cells)])
+    return table(pictures(root) / "list.csv", [("path", name), *(("a.jpg", cell) for cell in cells)])
 
 
 class TestTables:
@@ -136,8 +132,7 @@ class TestTables:
     @pytest.mark.parametrize(("delimiter", "given"), [(";", ";"), ("|", "|"), ("\t", "\\t"), ("\t", "\t")])
     def test_another_delimiter(self, tmp_path: Path, delimiter: str, given: str) -> None:
         r"""A delimiter overrides the suffix, and a tab may be written as \t."""
-        pictures(tmp_path)
-        listed = table(tmp_path / "list.txt", [("path", "a,b"), ("a.jpg", "x,y")], delimiter)
+        listed = table(pictures(tmp_path) / "list.txt", [("path", "a,b"), ("a.jpg", "x,y")], delimiter)
         assert column(filelist(listed, delimiter=given), "a_b") == ["x,y"]
         with pytest.raises(ConfigError, match=r"list.txt must end in .csv, .tsv, .jsonl, .ndjson, or a delimiter"):
             filelist(listed)
@@ -189,13 +184,12 @@ class TestJsonLines:
     )
     def test_values_keep_their_types(self, tmp_path: Path, cells: list[Any], field: Field) -> None:
         """Values that no scalar holds exactly are stored as JSON."""
-        pictures(tmp_path)
-        source = filelist(lines(tmp_path / "list.ndjson", [{"path": "a.jpg", "v": cell} for cell in cells]))
+        rows = [{"path": "a.jpg", "v": cell} for cell in cells]
+        source = filelist(lines(pictures(tmp_path) / "list.ndjson", rows))
         assert source.fields["v"] == field
         assert column(source, "v") == cells
-        assert [type(value) for value in column(source, "v")] == [
-            float if "float" in str(field) else type(c) for c in cells
-        ]
+        kinds = [float if "float" in str(field) else type(cell) for cell in cells]
+        assert [type(value) for value in column(source, "v")] == kinds
 
     def test_chosen_columns_need_not_be_all(self, tmp_path: Path) -> None:
         """With chosen columns, rows may hold other keys."""
@@ -232,15 +226,14 @@ class TestPaths:
     )
     def test_which_column(self, tmp_path: Path, header: str, path: Any, fields: list[str]) -> None:
         """The usual column names are tried in order; a single column given by name has the usual field name."""
-        pictures(tmp_path)
-        source = filelist(table(tmp_path / "list.csv", [header.split(","), ("-b c.png", "a.jpg")]), path=path)
+        listed = table(pictures(tmp_path) / "list.csv", [header.split(","), ("-b c.png", "a.jpg")])
+        source = filelist(listed, path=path)
         first, second = fields
         assert source[0] == {first: PICTURES["a.jpg"], second: "-b c.png", "key": "a.jpg"}
 
     def test_files_of_other_kinds(self, tmp_path: Path) -> None:
         """Files that are not images are stored as `bytes`; missing and empty files do not decide the kind."""
-        (tmp_path / "x.bin").write_bytes(b"\0\1\2")
-        (tmp_path / "empty").write_bytes(b"")
+        write_files(tmp_path, {"x.bin": b"\0\1\2", "empty": b""})
         source = filelist(table(tmp_path / "list.csv", [("path",), ("gone",), ("empty",), ("x.bin",)]))
         assert dict(source.fields) == {"bytes": Field("bytes"), "key": Field("text")}
         assert source[2] == {"bytes": b"\0\1\2", "key": "x.bin"}
@@ -359,10 +352,8 @@ class TestKinds:
 
     def test_a_first_file_that_is_no_image(self, tmp_path: Path) -> None:
         """Among images, a PDF or a text is a bad sample, wherever it is; alone, PDFs are bytes."""
-        pictures(tmp_path)
-        (tmp_path / "a.gif").write_bytes(b"GIF89a" + bytes(60))
-        (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7" + bytes(60))
-        (tmp_path / "a.txt").write_text("words")
+        files = {"a.gif": b"GIF89a" + bytes(60), "a.pdf": b"%PDF-1.7" + bytes(60), "a.txt": "words"}
+        write_files(pictures(tmp_path), files)
         for first in ("a.pdf", "a.txt"):
             source = filelist(table(tmp_path / "list.csv", [("path",), (first,), *((name,) for name in PICTURES)]))
             assert source[1]["image"] == PICTURES["a.jpg"]
@@ -394,8 +385,7 @@ class TestBadSamples:
     )
     def test_paths_of_elsewhere(self, tmp_path: Path, path: str, advice: str) -> None:
         """A URL, or a path as Windows writes it, is a bad sample that says so."""
-        (tmp_path / "cat").mkdir()
-        (tmp_path / "cat" / "a.jpg").write_bytes(jpeg())
+        write_files(tmp_path, {"cat/a.jpg": jpeg()})
         source = filelist(table(tmp_path / "list.csv", [("path",), (path,)]))
         with pytest.raises(BadSample, match=f"No such file or directory; {advice}") as bad:
             source[0]
@@ -403,12 +393,9 @@ class TestBadSamples:
 
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
         """A file that cannot be read is one bad sample with its name; it does not block, and the others are read."""
-        pictures(tmp_path)
+        files = {"empty.jpg": "", "text.jpg": "<html>", "cut.jpg": PICTURES["a.jpg"][:-200], "folder.jpg/a": ""}
+        write_files(pictures(tmp_path), files)
         os.mkfifo(tmp_path / "pipe.jpg")
-        (tmp_path / "folder.jpg").mkdir()
-        (tmp_path / "empty.jpg").write_bytes(b"")
-        (tmp_path / "text.jpg").write_text("<html>")
-        (tmp_path / "cut.jpg").write_bytes(PICTURES["a.jpg"][:-200])
         reasons = {
             "pipe.jpg": "cannot be read: not a regular file",
             "folder.jpg": "cannot be read: Is a directory",

@@ -12,9 +12,12 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _builders import overwrite, write_files
 from _cli import python
 from _datasets import packed
-from _sources import COUNT, PICTURES, WORDS, numbers
+from _hdf5_files import chunk_of
+from _hdf5_files import write_hdf5 as write
+from _sources import COUNT, PICTURES, WORDS, check_kinds, numbers
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -25,22 +28,18 @@ from shardio_converters._source_base import rows_at_once
 from shardio_converters.hdf5 import hdf5
 
 
-def write(path: Path, **datasets: Any) -> Path:
-    """A file with one dataset per name, `__` for a slash; a dict holds arguments of create_dataset."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with h5py.File(path, "w") as file:
-        for name, value in datasets.items():
-            arguments = value if isinstance(value, dict) else {"data": value}
-            file.create_dataset(name.replace("__", "/"), **arguments)
-    return path
-
-
 def ragged(path: Path, name: str, values: list[bytes], **options: Any) -> Path:
     """Add a group of `data` and `offsets` to a file."""
-    with h5py.File(path, "a") as file:
-        file.create_dataset(f"{name}/data", data=np.frombuffer(b"".join(values), np.uint8), **options)
-        file.create_dataset(f"{name}/offsets", data=np.cumsum([0, *map(len, values)]))
-    return path
+    data = {"data": np.frombuffer(b"".join(values), np.uint8), **options}
+    return write(path, "a", **{f"{name}/data": data, f"{name}/offsets": np.cumsum([0, *map(len, values)])})
+
+
+def with_offset(path: Path, row: int, offset: int) -> Path:
+    """A copy of a file with another offset in its group `x`."""
+    copy = path.with_stem(f"{path.stem}b")
+    with h5py.File(shutil.copy(path, copy), "a") as file:
+        file["x/offsets"][row] = offset
+    return copy
 
 
 def rows(values: list[Any], dtype: Any) -> dict[str, Any]:
@@ -86,13 +85,8 @@ KINDS: dict[str, tuple[Any, Field, list[Any]]] = {
 class TestKinds:
     def test_every_kind(self, tmp_path: Path) -> None:
         """Datasets of every type that a field can hold give their values, through every container."""
-        names = {f"f{number}": kind for number, kind in enumerate(KINDS)}
-        path = write(tmp_path / "a.h5", **{name: KINDS[kind][0] for name, kind in names.items()})
-        source = hdf5(path, fields={name: name for name in names})
-        assert source.metadata == {"source": "hdf5"}
-        assert dict(source.fields) == {name: KINDS[kind][1] for name, kind in names.items()}
-        samples = [{name: KINDS[kind][2][row] for name, kind in names.items()} for row in range(COUNT)]
-        check_source(source, samples, tmp_path / "out")
+        path = write(tmp_path / "a.h5", **{name: stored for name, (stored, *_) in KINDS.items()})
+        check_kinds(hdf5, path, KINDS)
 
     def test_a_compound(self, tmp_path: Path) -> None:
         """Every member of a compound is a field, nested members too; nested arrays extend the shape."""
@@ -136,16 +130,13 @@ class TestKinds:
     def test_a_group_of_numbers_and_offsets(self, dtype: str, entry: tuple[int, ...], tmp_path: Path) -> None:
         """Offsets count entries of numbers of any type and shape; values may be empty."""
         values = [numbers(dtype, 4, *entry)[n][: (0, 3, 1, 4, 0)[n]] for n in range(COUNT)]
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file["x/data"], file["x/offsets"] = np.concatenate(values), np.cumsum([0, *map(len, values)])
+        path = write(tmp_path / "a.h5", x__data=np.concatenate(values), x__offsets=np.cumsum([0, *map(len, values)]))
         field = ("bool" if dtype == "?" else np.dtype(dtype).name, (None, *entry))
-        source = hdf5(tmp_path / "a.h5")
+        source = hdf5(path)
         check_source(source, [{"x": value} for value in values], tmp_path / "out", x=field)
         assert source.sizes().tolist() == [value.nbytes for value in values]
-        with h5py.File(shutil.copy(tmp_path / "a.h5", tmp_path / "b.h5"), "a") as file:
-            file["x/offsets"][2] = 99
         with pytest.raises(BadSample, match=r"b.h5, x, row 1: offsets 0 to 99 are not within 8 entries"):
-            hdf5(tmp_path / "b.h5")[1]
+            hdf5(with_offset(path, 2, 99))[1]
 
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
         """Shards of shardio are read without their hidden columns; ragged fields stay ragged."""
@@ -205,10 +196,8 @@ class TestMatlab:
         (tmp_path / "a.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + plain[128:])
         source = hdf5(tmp_path / "a.mat")
         assert source.remarks == ("left out 'x': an empty array of MATLAB, of which it holds the size",)
-        assert (
-            "'images', [2, 3, 6] here, is 6 x 3 x 2 in MATLAB, of which samples are along the last axis"
-            in source.hints[0]
-        )
+        told = "'images', [2, 3, 6] here, is 6 x 3 x 2 in MATLAB, of which samples are along the last axis"
+        assert told in source.hints[0]
         check_source(source, [{"images": row} for row in numbers], tmp_path / "out")
         assert hdf5(tmp_path / "a.mat", fields="images").remarks == ()
         with pytest.raises(SourceError, match="'x' cannot be taken: an empty array of MATLAB"):
@@ -231,9 +220,8 @@ class TestFields:
         path = write(tmp_path / "a.h5", train__x=numbers("u1", 2), train__y=numbers("i8"), mean=np.zeros(2))
         with pytest.raises(SourceError, match=r"a.h5: what .* with fields: mean \[2\], train/x \[5, 2\], train/y"):
             hdf5(path)
-        with pytest.raises(
-            SourceError, match=r"same number of rows; choose some with fields: mean \[2\], train/y \[5\]"
-        ):
+        told = r"same number of rows; choose some with fields: mean \[2\], train/y \[5\]"
+        with pytest.raises(SourceError, match=told):
             hdf5(path, fields="mean,train/y")
         assert len(hdf5(path, fields="train/x,train/y").sizes()) == COUNT
 
@@ -245,9 +233,7 @@ class TestFiles:
         for name, labels in parts.items():
             texts = {"data": [f"{n}" for n in labels], "dtype": h5py.string_dtype()}
             write(tmp_path / "in" / name, label=np.array(labels, "u1"), x=texts)
-        (tmp_path / "in" / "notes.txt").write_text("words")
-        (tmp_path / "in" / "._d.h5").write_text("a Mac was here")
-        (tmp_path / "in" / "folder.h5").mkdir()
+        write_files(tmp_path / "in", {"notes.txt": "words", "._d.h5": "a Mac was here", "folder.h5/file": ""})
         source = hdf5(tmp_path / "in")
         assert source.remarks == (f"left out 1 file beside the HDF5 files in {tmp_path / 'in'}: notes.txt",)
         check_source(source, [{"label": n, "x": f"{n}"} for n in range(3, 9)], tmp_path / "out")
@@ -313,17 +299,17 @@ class TestLinks:
             file["e"] = h5py.SoftLink("f")
 
     @staticmethod
-    def virtual(path: Path) -> None:
+    def virtual(path: Path, name: str = "e/x", source: str = "other.h5", of: str = "x") -> None:
         layout = h5py.VirtualLayout((COUNT,), "u1")
-        layout[:] = h5py.VirtualSource("other.h5", "x", (COUNT,))
+        layout[:] = h5py.VirtualSource(source, of, (COUNT,))
         with h5py.File(path, "a") as file:
-            file.create_virtual_dataset("e/x", layout)
+            file.create_virtual_dataset(name, layout)
 
     @staticmethod
     def raw(path: Path) -> None:
-        (path.parent / "other.raw").write_bytes(bytes(range(100, 105)))
-        with h5py.File(path, "a") as file:
-            file.create_dataset("e/x", (COUNT,), "u1", external=[(str(path.parent / "other.raw"), 0, COUNT)])
+        other = path.parent / "other.raw"
+        other.write_bytes(bytes(range(100, 105)))
+        write(path, "a", e__x={"shape": (COUNT,), "dtype": "u1", "external": [(str(other), 0, COUNT)]})
 
     OUTSIDE = [external, through_a_soft_link, virtual, raw]
 
@@ -331,21 +317,17 @@ class TestLinks:
     def test_other_files_are_not_read(self, linked: Path, outside: Callable[[Path], None]) -> None:
         """Data in another file is refused by name, and datasets in the file itself can still be chosen."""
         outside(linked)
-        with pytest.raises(
-            SourceError, match=r"keeps data in other files: '[ef].*other.* \(external_links=True\) reads"
-        ):
+        told = r"keeps data in other files: '[ef].*other"
+        with pytest.raises(SourceError, match=told + r".* \(external_links=True\) reads"):
             hdf5(linked)
-        with pytest.raises(ConfigError, match=r"has no 'e/x'.*keeps data in other files: '[ef].*other"):
+        with pytest.raises(ConfigError, match=f"has no 'e/x'.*{told}"):
             hdf5(linked, fields="e/x")
         assert hdf5(linked, fields="x=again")[1]["x"] == 1
 
     def test_virtual_datasets_of_the_file_itself(self, linked: Path) -> None:
         """A virtual dataset of the same file is refused too, as what it consists of may be in other files in turn."""
         self.raw(linked)
-        layout = h5py.VirtualLayout((COUNT,), "u1")
-        layout[:] = h5py.VirtualSource(".", "e/x", (COUNT,))
-        with h5py.File(linked, "a") as file:
-            file.create_virtual_dataset("v", layout)
+        self.virtual(linked, "v", ".", "e/x")
         with pytest.raises(ConfigError, match=r"has no 'v'.*'v' \(a virtual dataset of others in this file\)"):
             hdf5(linked, fields="v")
         with h5py.File(linked, "a") as file:
@@ -369,10 +351,8 @@ class TestLinks:
         outside(linked)
         for path in linked.parent.glob("other.*"):
             path.unlink()
-        with pytest.raises(
-            SourceError,
-            match=r"keeps data in other files: 'e.*(No such file|is missing|can't open file|unable to open external)",
-        ):
+        why = "No such file|is missing|can't open file|unable to open external"
+        with pytest.raises(SourceError, match=f"keeps data in other files: 'e.*({why})"):
             hdf5(linked, external_links=True)
 
     def test_files_that_link_to_each_other(self, linked: Path) -> None:
@@ -385,11 +365,8 @@ class TestLinks:
 
 def damage_chunk(path: Path, name: str, number: int) -> None:
     """Overwrite the middle of a chunk."""
-    with h5py.File(path) as file:
-        info = file[name].id.get_chunk_info(number)
-    with path.open("r+b") as raw:
-        raw.seek(info.byte_offset + info.size // 2)
-        raw.write(b"\xff" * (info.size // 2))
+    info = chunk_of(path, name, number)
+    overwrite(path, info.byte_offset + info.size // 2, b"\xff" * (info.size // 2))
 
 
 class TestDamage:
@@ -402,9 +379,8 @@ class TestDamage:
         whole = write(tmp_path / "a.h5", x=np.zeros((100, 100))).read_bytes()
         for data in (b"", b"\x89HDF\r\n\x1a\n", b"words" * 1000, whole[:8000], whole[:-800]):
             (tmp_path / "a.h5").write_bytes(data)
-            with pytest.raises(
-                SourceError, match=r"a.h5 cannot be read as HDF5: " + ".*truncated" * (len(data) > 6000)
-            ):
+            told = r"a.h5 cannot be read as HDF5: " + ".*truncated" * (len(data) > 6000)
+            with pytest.raises(SourceError, match=told):
                 hdf5(tmp_path)
         (tmp_path / "a.h5").unlink()
         (tmp_path / "away.h5").symlink_to("nowhere")
@@ -414,20 +390,15 @@ class TestDamage:
     @pytest.mark.parametrize("shape", [(1 << 31,), (1 << 40, 1000)])
     def test_more_rows_than_there_is_room_for(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
         """A small file that claims billions of rows is refused before memory is allocated."""
-        path = tmp_path / "a.h5"
-        with h5py.File(path, "w") as file:
-            file.create_dataset("x", shape, "u1", chunks=True)
-        size = path.stat().st_size
-        with pytest.raises(
-            SourceError, match=rf"a.h5 claims {shape[0]} rows, more than its {size} bytes have room for"
-        ):
+        path = write(tmp_path / "a.h5", x={"shape": shape, "dtype": "u1", "chunks": True})
+        told = rf"a.h5 claims {shape[0]} rows, more than its {path.stat().st_size} bytes have room for"
+        with pytest.raises(SourceError, match=told):
             hdf5(path)
 
     def test_rows_that_nobody_wrote(self, tmp_path: Path) -> None:
         """Millions of rows that were never written take no room and hold the fill value."""
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file.create_dataset("x", (5_000_000,), "i2", chunks=True, fillvalue=7)
-        assert hdf5(tmp_path / "a.h5")[4_999_999] == {"x": 7}
+        path = write(tmp_path / "a.h5", x={"shape": 5_000_000, "dtype": "i2", "chunks": True, "fillvalue": 7})
+        assert hdf5(path)[4_999_999] == {"x": 7}
 
     def test_a_damaged_chunk(self, tmp_path: Path) -> None:
         """Only the rows of a damaged chunk are bad, and they are named; the column is not offered for conditions."""
@@ -449,21 +420,17 @@ class TestDamage:
         values = [bytes([i]) * 500 for i in range(COUNT)]
         path = ragged(tmp_path / "a.h5", "x", values, chunks=(500,), compression="gzip")
         damage_chunk(path, "x/data", 2)
-        with h5py.File(path, "a") as file:
-            file["x/offsets"][5] = 9999
-        source = hdf5(path)
+        source = hdf5(path := with_offset(path, 5, 9999))
         assert [source[i]["x"] for i in (0, 1, 3)] == [values[0], values[1], values[3]]
-        with pytest.raises(BadSample, match=r"a.h5, x, row 2: damaged"):
+        with pytest.raises(BadSample, match=r"b.h5, x, row 2: damaged"):
             source[2]
-        with pytest.raises(BadSample, match=r"a.h5, x, row 4: offsets 2000 to 9999 are not within 2500 bytes"):
+        with pytest.raises(BadSample, match=r"b.h5, x, row 4: offsets 2000 to 9999 are not within 2500 bytes"):
             source[4]
         assert source.sizes().tolist() == [500, 500, 500, 500, 7999]
-        backwards = Path(shutil.copy(path, tmp_path / "b.h5"))
-        with h5py.File(backwards, "a") as file:
-            file["x/offsets"][1] = 3000
+        backwards = hdf5(with_offset(path, 1, 3000))
         with pytest.raises(BadSample, match=r"b.h5, x, row 1: offsets 3000 to 1000"):
-            hdf5(backwards)[1]
-        assert hdf5(backwards).sizes().tolist() == [3000, 0, 500, 500, 7999]
+            backwards[1]
+        assert backwards.sizes().tolist() == [3000, 0, 500, 500, 7999]
 
     @pytest.mark.parametrize("kind", [h5py.string_dtype(), h5py.string_dtype(length=4)])
     def test_text_that_is_not_utf8(self, tmp_path: Path, kind: Any) -> None:

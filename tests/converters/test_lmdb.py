@@ -9,10 +9,11 @@ from typing import Any
 import lmdb as library
 import numpy as np
 import pytest
-from _builders import decoded, jpeg, pixels, png, webp
+from _builders import decoded, jpeg, overwrite, pixels, png, webp
 from _cli import python
+from _datasets import packed
 from _foreign import Datum
-from _sources import all_of
+from _sources import all_of, column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,9 +141,8 @@ class TestBadSamples:
     def test_the_first_one(self, tmp_path: Path) -> None:
         """If the layout is given, a bad first value does not hide the others."""
         path = write(tmp_path / "db", {b"a": b"\xff", b"b": datum(np.zeros((5, 2, 2), np.uint8), 3)})
-        with pytest.raises(
-            SourceError, match=r"the first value is neither an image nor a Datum; .*key 'a': not a Datum"
-        ):
+        told = r"the first value is neither an image nor a Datum; .*key 'a': not a Datum"
+        with pytest.raises(SourceError, match=told):
             lmdb(path)
         assert lmdb(path, layout="datum")[1]["label"] == 3
 
@@ -150,8 +150,7 @@ class TestBadSamples:
 class TestRefusals:
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
         """Shards of shardio are refused with the command to use instead."""
-        with shardio.create(tmp_path / "data", container="lmdb", fields={"image": "image"}) as writer:
-            writer.append({"image": jpeg()})
+        packed(tmp_path / "data", [{"image": jpeg()}], container="lmdb")
         for path in (tmp_path / "data", tmp_path / "data" / "shard-000000.lmdb"):
             with pytest.raises(SourceError, match=r"was written by shardio; .* by `shardio reshard`"):
                 lmdb(path)
@@ -233,19 +232,14 @@ class TestEntries:
 class TestRefusedPages:
     def test_named_databases(self, tmp_path: Path) -> None:
         """An environment with named databases is refused."""
-        environment = library.open(str(tmp_path / "db"), max_dbs=2)
-        with environment.begin(write=True, db=environment.open_db(b"train")) as transaction:
-            transaction.put(b"a", b"b")
-        environment.close()
         with pytest.raises(SourceError, match=r"data.mdb: it holds named databases"):
-            scan(open_lmdb(tmp_path / "db"))
+            scan(open_lmdb(named(tmp_path / "db", b"train", {b"a": b"b"})))
 
     def test_several_values_for_a_key(self, tmp_path: Path) -> None:
         """A database with duplicate keys is refused. py-lmdb makes no unnamed one, so the test sets the flag."""
         path = write(tmp_path / "db", {b"a": b"b"}) / "data.mdb"
-        data = bytearray(path.read_bytes())
-        data[92] = data[PAGE + 92] = 4  # MDB_DUPSORT
-        path.write_bytes(data)
+        for at in (92, PAGE + 92):
+            overwrite(path, at, b"\4")  # MDB_DUPSORT
         with pytest.raises(SourceError, match="it has several values for a key"):
             scan(open_lmdb(path))
 
@@ -296,11 +290,12 @@ class TestDamagedPages:
             st.tuples(st.integers(0, 10**6), st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6
         )
     )
-    def test_random_damage(self, whole: bytes, damage: list[tuple[int, int, int]], damaged: Path) -> None:
+    def test_random_damage(self, whole: Path, damage: list[tuple[int, int, int]]) -> None:
         """Any damage in the pages gives offsets within the file or SourceError, and never ends the process."""
-        data = bytearray(whole)
+        data = bytearray(whole.read_bytes())
         for page, at, value in damage:
             data[(page * PAGE + at) % len(data)] = value
+        damaged = whole.with_name("damaged.mdb")
         damaged.write_bytes(data)
         file = open_lmdb(damaged)
         try:
@@ -313,15 +308,9 @@ class TestDamagedPages:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data file with a branch page, values of all sizes and deleted entries."""
-    return (write(tmp_path_factory.mktemp("whole"), entries_of(200, 2500), 5) / "data.mdb").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A path for damaged copies."""
-    return tmp_path_factory.mktemp("damaged") / "data.mdb"
+    return write(tmp_path_factory.mktemp("whole"), entries_of(200, 2500), 5) / "data.mdb"
 
 
 # Layouts of other programs.
@@ -358,7 +347,7 @@ class TestOtherLayouts:
         """Entries that count or list the others neither decide what the values are, nor are samples."""
         entries = {b"__keys__": b"img0,img1", b"__len__": b"2", b"img0": jpeg(2), b"img1": jpeg(1), b"length": b"2"}
         source = lmdb(write(tmp_path / "db", entries))
-        assert [source[n]["key"] for n in range(len(source.sizes()))] == ["img0", "img1"]
+        assert column(source, "key") == ["img0", "img1"]
         assert "no samples: '__keys__', '__len__', 'length'" in source.hints[-1]
 
     def test_a_named_database(self, tmp_path: Path) -> None:

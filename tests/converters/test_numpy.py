@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _builders import flip
 from numpy.typing import NDArray
 
 import shardio
@@ -66,20 +67,9 @@ class TestArrays:
         bytes_of_row = sum(array.nbytes // 4 for array in ARRAYS.values())
         assert source.sizes().tolist() == [bytes_of_row] * 4
         expected = [sample({name: ARRAYS[name] for name in names}, row) for row in range(4)]
-        check_source(
-            source,
-            expected,
-            tmp_path / "out",
-            x={"kind": "array", "dtype": "float32", "shape": (2, 3)},
-            big={"kind": "array", "dtype": "int16", "shape": (3,)},
-            fortran={"kind": "array", "dtype": "uint8", "shape": (3, 2)},
-            labels={"kind": "scalar", "dtype": "uint8"},
-            wide={"kind": "scalar", "dtype": "float64"},
-            flag={"kind": "scalar", "dtype": "bool"},
-            complex={"kind": "scalar", "dtype": "complex64"},
-            names={"kind": "text"},
-            codes={"kind": "text"},
-        )
+        kinds = {"x": ("float32", (2, 3)), "big": ("int16", (3,)), "fortran": ("uint8", (3, 2)), "labels": "uint8"}
+        kinds |= {"wide": "float64", "flag": "bool", "complex": "complex64", "names": "text", "codes": "text"}
+        check_source(source, expected, tmp_path / "out", **kinds)
 
     @pytest.mark.parametrize(
         ("array", "name"), [(ARRAYS["x"], "array"), (ARRAYS["labels"], "scalar"), (ARRAYS["names"], "text")]
@@ -251,27 +241,23 @@ class TestRefusals:
     def test_an_encrypted_npz(self, tmp_path: Path) -> None:
         """An encrypted member is refused by name."""
         path = write(tmp_path, "stored", {"x": np.zeros(3)})
-        data = bytearray(path.read_bytes())
         for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-            data[data.index(mark) + at] |= 1
-        path.write_bytes(data)
+            flip(path, path.read_bytes().index(mark) + at)
         with pytest.raises(SourceError, match=r"all.npz, x.npy cannot be read: .*encrypted, password required"):
             numpy(path)
 
     def test_text_that_is_none(self, tmp_path: Path) -> None:
         """Bytes that are not UTF-8 and invalid code points are bad samples, named by row."""
         codes = np.array([65, 0x7FFFFFFF, 0x110000], "<u4")
-        np.savez(
-            tmp_path / "a.npz", s=np.array([b"a", b"\xff", b""]), u=codes.view("<U1"), v=codes.byteswap().view(">U1")
-        )
+        texts = {"u": codes.view("<U1"), "v": codes.byteswap().view(">U1")}
+        np.savez(tmp_path / "a.npz", s=np.array([b"a", b"\xff", b""]), **texts)
         source = numpy(tmp_path / "a.npz")
         assert source[0] == {"s": "a", "u": "A", "v": "A"}
         with pytest.raises(BadSample, match=r"a.npz, s.npy, row 1: not UTF-8"):
             source[1]
         for name, row in (("u", 1), ("u", 2), ("v", 1), ("v", 2)):
-            with pytest.raises(
-                BadSample, match=rf"a.npz, {name}.npy, row {row}: not a string: 0x\w+ is not the code point of a"
-            ):
+            told = rf"a.npz, {name}.npy, row {row}: not a string: 0x\w+ is not the code point of a"
+            with pytest.raises(BadSample, match=told):
                 numpy(tmp_path / "a.npz", fields=name)[row]
 
 
@@ -305,12 +291,9 @@ class TestFolders:
         expected = []
         for number in range(3):
             x = np.asfortranarray(np.arange(6 * (number + 1), dtype=">f4").reshape(number + 1, 2, 3))
-            np.savez(
-                tmp_path / f"{number}.npz", x=x, label=np.uint8(number), name=f"größe {number}", raw=np.bytes_(b"a")
-            )
-            expected.append(
-                {"key": f"{number}.npz", "x": x.astype("<f4"), "label": number, "name": f"größe {number}", "raw": "a"}
-            )
+            stored = {"x": x, "label": np.uint8(number), "name": f"größe {number}", "raw": np.bytes_(b"a")}
+            np.savez(tmp_path / f"{number}.npz", **stored)
+            expected.append({"key": f"{number}.npz", **stored, "x": x.astype("<f4"), "label": number, "raw": "a"})
         kinds = {"x": ("float32", (None, 2, 3)), "label": "int64", "name": "text", "raw": "text"}
         check_source(numpy(tmp_path), expected, tmp_path / "out", **kinds)
 
@@ -342,9 +325,7 @@ class TestFolders:
         """A damaged file, one that lacks an array and one that holds another kind of value are named, and no more."""
         volumes(tmp_path)
         _, *paths = sorted(tmp_path.glob("*.npz"))
-        data = bytearray(paths[0].read_bytes())
-        data[data.index(b"NUMPY") + 130] ^= 1  # a number of x, which the zip's checksum tells
-        paths[0].write_bytes(data)
+        flip(paths[0], paths[0].read_bytes().index(b"NUMPY") + 130)  # a number of x, which the zip's checksum tells
         paths[1].write_bytes(b"PK\3\4 no more")
         np.savez(paths[2], y=np.array([1]))
         np.savez(paths[3], x=np.array("words"), y=np.array([1]))

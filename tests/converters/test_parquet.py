@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _builders import jpeg, png
-from _sources import COUNT, PICTURES, WORDS
+from _builders import flip, jpeg, png
+from _sources import COUNT, PICTURES, WORDS, column
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -335,9 +335,7 @@ class TestPaths:
         monkeypatch.chdir(tmp_path)
         source = parquet(path, path="image=file", fields="key=file", root="photos")
         monkeypatch.chdir("/")
-        assert [source[n] for n in range(COUNT)] == [
-            {"key": name, "image": data} for name, data in zip(names, PICTURES, strict=True)
-        ]
+        assert (column(source, "key"), column(source, "image")) == (names, PICTURES)
 
     def test_what_hugging_face_stores_beside_its_files(self, tmp_path: Path) -> None:
         """A struct of bytes and a path is read from the file where there are no bytes."""
@@ -345,7 +343,7 @@ class TestPaths:
         media = [{"bytes": None if n % 2 else PICTURES[n], "path": "abcde"[n]} for n in range(COUNT)]
         path = write(tmp_path / "t.parquet", notes={"image": {"_type": "Image"}}, image=media)
         source = parquet(path, path="image")
-        assert [source[n]["image"] for n in range(COUNT)] == PICTURES
+        assert column(source, "image") == PICTURES
         with pytest.raises(BadSample, match=r"only a path, 'b': .*; the option path reads what you name"):
             parquet(path)[1]
 
@@ -488,9 +486,8 @@ class TestReading:
 def test_a_first_value_that_is_no_image(tmp_path: Path) -> None:
     """Most values decide whether bytes are images; the others are bad samples, which name their rows."""
     odd = b"%PDF-1.7" + bytes(60)
-    source = parquet(
-        write(tmp_path / "a.parquet", image=[odd, *[PICTURES[0]] * 3, odd], sound=[PICTURES[0], *[b"x"] * 4])
-    )
+    columns = {"image": [odd, *[PICTURES[0]] * 3, odd], "sound": [PICTURES[0], *[b"x"] * 4]}
+    source = parquet(write(tmp_path / "a.parquet", **columns))
     assert {name: field.kind for name, field in source.fields.items()} == {"image": "image", "sound": "bytes"}
     assert source[1]["image"] == PICTURES[0]
     for row in (0, 4):
@@ -542,10 +539,7 @@ class TestBadRows:
 
 def _spoil(path: Path, group: int, column: int = 0, at: int = 200) -> None:
     """Change a byte in the first data page of a column in a row group."""
-    place = pq.read_metadata(path).row_group(group).column(column).data_page_offset + at
-    data = bytearray(path.read_bytes())
-    data[place] ^= 0xFF
-    path.write_bytes(data)
+    flip(path, pq.read_metadata(path).row_group(group).column(column).data_page_offset + at, 0xFF)
 
 
 class TestDamage:
@@ -572,10 +566,8 @@ class TestDamage:
         table = pa.table({"x": np.arange(4000)})
         options: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "compression": "none"}
         pq.write_table(table, tmp_path / "a.parquet", data_page_size=800, write_batch_size=100, **options)
-        source = parquet(tmp_path / "a.parquet")
-        data = bytearray((tmp_path / "a.parquet").read_bytes())
-        data[data.index(np.array([3550]).tobytes()) + 1] ^= 0xFF
-        (tmp_path / "a.parquet").write_bytes(data)
+        source = parquet(path := tmp_path / "a.parquet")
+        flip(path, path.read_bytes().index(np.array([3550]).tobytes()) + 1, 0xFF)
         assert source[0] == {"x": 0}
         for _ in range(3):
             with pytest.raises(BadSample, match=r"a.parquet, row 3600: its row group is damaged here or before: "):
@@ -634,10 +626,8 @@ class TestLists:
         """Windows name the lists that they leave out, as these differ in length; none with `fixed`."""
         write(tmp_path / "a.parquet", x=[[1.0, 2.0], [3.0, 4.0]], n=[0, 1])
         for fixed in (None, "x"):
-            options = {"fixed": fixed}
-            shardio.convert(
-                tmp_path / "a.parquet", tmp_path / "out", converter="parquet", converter_options=options, overwrite=True
-            )
+            source = parquet(tmp_path / "a.parquet", fixed=fixed)
+            shardio.convert(source, tmp_path / "out", overwrite=True)
             windows = repr(shardio.open(tmp_path / "out").windows(2, within="dataset"))
             assert ("without x" in windows) is (fixed is None)
 

@@ -1,11 +1,8 @@
 """Zarr stores of both formats become samples, and nothing in them is executed."""
 
-import io
 import json
 import re
-import shutil
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,8 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr as library
-from _sources import COUNT, PICTURES, WORDS, numbers
+from _builders import zipped
+from _sources import COUNT, PICTURES, WORDS, check_kinds, numbers
 from numpy.typing import NDArray
 
 import shardio
@@ -43,11 +41,6 @@ def write_array(root: Path, form: int = 3, *, data: Any, path: str = "", **argum
         array = library.create_array(root, name=path or None, shape=data.shape, zarr_format=form, **arguments)
         array[...] = data
     return root
-
-
-def zipped(folder: Path) -> Path:
-    """A zip file of the store, beside its folder."""
-    return Path(shutil.make_archive(str(folder), "zip", folder))
 
 
 def objects(values: list[Any]) -> NDArray[Any]:
@@ -86,13 +79,8 @@ class TestKinds:
     @pytest.mark.parametrize("form", FORMATS)
     def test_every_kind(self, tmp_path: Path, form: int) -> None:
         """Arrays of every type that a field can hold give their values, through every container."""
-        names = {f"f{number}": kind for number, kind in enumerate(KINDS)}
-        path = write(tmp_path / "a.zarr", form, **{name: KINDS[kind][0] for name, kind in names.items()})
-        source = zarr(path, fields={name: name for name in names})
-        assert source.metadata == {"source": "zarr"}
-        assert dict(source.fields) == {name: KINDS[kind][1] for name, kind in names.items()}
-        samples = [{name: KINDS[kind][2][row] for name, kind in names.items()} for row in range(COUNT)]
-        check_source(source, samples, tmp_path / "out")
+        path = write(tmp_path / "a.zarr", form, **{name: stored for name, (stored, *_) in KINDS.items()})
+        check_kinds(zarr, path, KINDS)
 
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize("pack", [lambda path: path, zipped])
@@ -284,13 +272,7 @@ class TestDamage:
     def test_a_damaged_part_of_a_zip(self, tmp_path: Path) -> None:
         """A damaged member of a zip file fails its checksum."""
         path = zipped(write(tmp_path / "a", x={"data": numbers("i4"), "compressors": None}))
-        data = path.read_bytes()
-        packed = io.BytesIO()
-        with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w") as new:
-            for name in old.namelist():
-                new.writestr(name, old.read(name))
-        data = packed.getvalue()
-        path.write_bytes(data.replace(numbers("i4")[:2].tobytes(), b"\xff" * 8, 1))
+        path.write_bytes(path.read_bytes().replace(numbers("i4")[:2].tobytes(), b"\xff" * 8, 1))
         source = zarr(path, fields="x")
         with pytest.raises(BadSample, match=r"a.zip, x, row 1: .*CRC"):
             source[1]

@@ -1,7 +1,5 @@
 """Zarr stores in a bucket or on a slow file system, read by way of the cache of the node, chunk by chunk."""
 
-import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from _builders import zipped
 from _datasets import load
+from _zarr_stores import column, lose, rewrite
 from numpy.typing import NDArray
 
 import shardio
@@ -39,11 +39,7 @@ def made(folder: Path, layout: str, *, checksums: bool = False) -> NDArray[Any]:
     array[:16] = data[:16]
     store = folder / "a.zarr"
     if layout == "zipped":
-        store = folder / "a.zip"
-        with zipfile.ZipFile(store, "w") as file:
-            for one in sorted((folder / "a.zarr").rglob("*")):
-                if one.is_file():
-                    file.write(one, str(one.relative_to(folder / "a.zarr")))
+        store = zipped(folder / "a.zarr")
     shardio.index(store, folder / "d", checksums=checksums)
     return data
 
@@ -51,11 +47,6 @@ def made(folder: Path, layout: str, *, checksums: bool = False) -> NDArray[Any]:
 def cached(folder: Path, cache: str = "cache", size: str = "64MB") -> shardio.Dataset:
     """The dataset that `made` has indexed, by way of a cache."""
     return shardio.open(folder / "d", cache=folder / cache, cache_size=size)
-
-
-def column(dataset: Any, rows: Any) -> NDArray[Any]:
-    found: NDArray[Any] = dataset.selection(np.asarray(rows)).column("array")
-    return found
 
 
 @pytest.mark.parametrize("checksums", [False, True])
@@ -102,14 +93,6 @@ def test_nothing_but_the_chunks_of_blocks_comes(tmp_path: Path, layout: str) -> 
     else:
         name = "{}.{}.{}.{}" if layout == "format 2" else "c/{}/{}/{}/{}"
         assert came == sum((tmp_path / "a.zarr" / name.format(*cell)).stat().st_size for cell in touched)
-
-
-def lose(chunk: Path) -> None:
-    chunk.unlink()
-
-
-def rewrite(chunk: Path) -> None:
-    os.utime(chunk, ns=(1, 1))
 
 
 def shorten(chunk: Path) -> None:

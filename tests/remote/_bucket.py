@@ -10,18 +10,24 @@ from pathlib import Path
 
 from _s3 import S3Server
 
+import shardio
 from shardio.stores import open_store
 from shardio.stores.url import as_url
 
 
 def uploaded(s3: S3Server, folder: Path, url: str) -> str:
-    """Copy the files of a folder to a URL; return the URL."""
+    """Copy the files of a folder, and those of folders in it, to a URL; return the URL."""
     place = as_url(url)
     s3.make_bucket(place.root.removeprefix("s3://"))
     store = open_store(place, s3.options)
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
-        store.upload((place / path.name).path, path)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        store.upload((place / str(path.relative_to(folder))).path, path)
     return url
+
+
+def opened(s3: S3Server, url: str, cache: Path, size: str = "64MB") -> shardio.Dataset:
+    """The dataset at a URL, by way of a cache."""
+    return shardio.open(url, cache=cache, cache_size=size, store_options=s3.options)
 
 
 def names_in(s3: S3Server, url: str) -> list[str]:

@@ -5,14 +5,18 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from _bucket import options_of
+from _bucket import opened, options_of
+from _bucket import uploaded as upload
 from _s3 import S3Server
+from _zarr_stores import column as zarr_column
+from _zarr_stores import write_group
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
@@ -29,49 +33,20 @@ from shardio.testing.stores import Faults, FaultyStore
 pytestmark = pytest.mark.filterwarnings("ignore:the values of", "ignore:left out")
 
 ROWS = 24
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "format 2": {"zarr_format": 2}, "format 3": {}, "sharded": {"shards": (8, 90, 120)},
-}  # fmt: skip
+LAYOUTS: dict[str, dict[str, Any]] = {"format 2": {}, "format 3": {}, "sharded": {"shards": (8, 90, 120)}}
 
 
 def grouped(path: Path, layout: str = "format 3", rows: int = ROWS) -> NDArray[Any]:
     """A group of `x` [rows, 90, 120], packed, with dimensions, and `t` [rows]; return the numbers of `x`."""
-    options = LAYOUTS[layout]
-    group = zarr.open_group(path, mode="w", zarr_format=options.get("zarr_format", 3))
     data = np.random.default_rng(rows).integers(-99, 99, (rows, 90, 120)).astype(np.int16)
-    for name, values, chunks, more in [
-        ("x", data, (2, 45, 60), {key: options[key] for key in options if key == "shards"}),
-        ("t", np.arange(rows), (10,), {}),
-    ]:
-        dims = ("time", "lat", "lon")[: values.ndim]
-        if layout == "format 2":
-            more = {"attributes": {"_ARRAY_DIMENSIONS": list(dims)}, "fill_value": None}
-        else:
-            more = {**more, "dimension_names": dims}
-        array = group.create_array(name, shape=values.shape, chunks=chunks, dtype=values.dtype, **more)
-        array[...] = values
-        if name == "x":
-            array.attrs["scale_factor"] = 0.5
+    arrays: dict[str, Any] = {"x": (data, (2, 45, 60), "time lat lon"), "t": (np.arange(rows), (10,), "time")}
+    write_group(path, {name: arrays[name] for name in ("x",)}, 2 if layout == "format 2" else 3, **LAYOUTS[layout])
+    group = write_group(path, {"t": arrays["t"]}, 2 if layout == "format 2" else 3)
+    group["x"].attrs["scale_factor"] = 0.5
     return data
 
 
-def upload(s3: S3Server, folder: Path, url: str) -> str:
-    """Copy a folder, with the folders in it, to a URL; return that."""
-    place = as_url(url)
-    s3.make_bucket(place.root.removeprefix("s3://"))
-    store = open_store(place, s3.options)
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        store.upload((place / str(path.relative_to(folder))).path, path)
-    return url
-
-
-def opened(s3: S3Server, url: str, cache: Path) -> shardio.Dataset:
-    return shardio.open(url, cache=cache, cache_size="64MB", store_options=s3.options)
-
-
-def column(dataset: Any, rows: Any, name: str = "x") -> NDArray[Any]:
-    found: NDArray[Any] = dataset.selection(np.asarray(rows)).column(name)
-    return found
+column = partial(zarr_column, name="x")
 
 
 class Counted:
@@ -151,7 +126,7 @@ def test_several_stores_and_a_command(s3: S3Server, tmp_path: Path) -> None:
     again = shardio.index(url, url, axis="time", resume=True, store_options=s3.options)
     far = opened(s3, url, tmp_path / "cache")
     assert again.manifest.digest == far.digest
-    assert column(far, [7, 8, 23], "t").tolist() == [7, 0, 15]
+    assert zarr_column(far, [7, 8, 23], "t").tolist() == [7, 0, 15]
     far.close()
     more = options_of(s3, tmp_path / "cache")
     for line in (["verify", url, "--deep"], ["stage", url], ["stats", url], ["reshard", url, str(tmp_path / "copy")]):
