@@ -1,6 +1,7 @@
 """Builders of test files: encoded images, IDX files, class folders, zips, and damage."""
 
 import gzip
+import io
 import math
 import os
 import re
@@ -114,6 +115,11 @@ def spoiled(image: bytes) -> bytes:
     return image[:table] + b"\xff" * 16 + image[table + 16 :]
 
 
+def unsent(data: bytes) -> bytes:
+    """A progressive JPEG without its last scan: whole, but some bits of its coefficients are unsent."""
+    return data[: data.rindex(SOS)] + b"\xff\xd9"
+
+
 def without(image: bytes, marker: bytes) -> bytes:
     """Return a JPEG without its segments of one kind."""
     while (at := image.find(marker)) >= 0:
@@ -220,6 +226,13 @@ def write_files(root: Path, files: Mapping[str, bytes | str]) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data if isinstance(data, bytes) else data.encode())
     return root
+
+
+def npy(array: Any) -> bytes:
+    """An array as a .npy file, objects as pickles."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:

@@ -1,6 +1,8 @@
 """The two places that conversions write to, a folder and a store, with what tests look up and change there."""
 
+import random
 import re
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
+from _cli import unfinished
+from _time_limit import wait_until
 
 import shardio
 from shardio.conversion.api import convert
@@ -58,6 +62,17 @@ def changed(record: bytes, **values: Any) -> bytes:
     """A record of a journal with other values, after its checksum."""
     data = msgspec.msgpack.encode(msgspec.msgpack.decode(record[16:]) | values)
     return xxhash.xxh3_128_digest(data) + data
+
+
+def kill_at_work(command: Sequence[str], out: Path, chance: random.Random) -> bool:
+    """Kill a command at some moment after one more shard is finished; return whether it still ran."""
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        before = len(unfinished(out, "*.done"))
+        wait_until(lambda: len(unfinished(out, "*.done")) > before or process.poll() is not None)
+        time.sleep(chance.random() * 0.1)
+        running = process.poll() is None
+        process.kill()
+    return running
 
 
 class FolderPlace:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from _places import FolderPlace
+from _places import FolderPlace, StorePlace
 
+from shardio.testing.stores import MemoryStore
 from shardio_converters.imagefolder import imagefolder
 
 
@@ -14,6 +15,16 @@ def whole(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     place = FolderPlace(tmp_path_factory.mktemp("whole"))
     place.convert(imagefolder(photo_folder))
     return place.shards()
+
+
+@pytest.fixture(params=["folder", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderPlace | StorePlace:
+    """An empty place to write to."""
+    if request.param == "folder":
+        return FolderPlace(tmp_path)
+    store = MemoryStore()
+    monkeypatch.setattr("shardio.output.open_store", lambda url, options: store)
+    return StorePlace(store)
 
 
 @pytest.fixture

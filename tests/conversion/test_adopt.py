@@ -1,7 +1,6 @@
 """Datasets of files that other programs wrote, adopted in place by `adopt` and `shardio index`."""
 
 import gzip
-import io
 import json
 import os
 import random
@@ -19,9 +18,10 @@ import lmdb as library
 import numpy as np
 import pytest
 from _adoptable import COUNT, records, tables, tars
-from _builders import jpeg, png
+from _builders import jpeg, npy, png, write_files
 from _cli import run
 from _foreign import Datum, example, write_tar, write_tfrecord
+from _hdf5_files import write_hdf5
 from _places import cut_off
 from webdataset import ShardWriter
 
@@ -307,6 +307,9 @@ class TestKeys:
             assert not shardio.verify(tmp_path / f"{key}", deep=True).problems
 
 
+RECORD = [("label", "i4"), ("box", "f4", 3)]
+
+
 def compressed(folder: Path) -> Source:
     tar = tars(folder) / "train-00.tar"
     (folder / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
@@ -319,34 +322,16 @@ def raw_pixels(folder: Path) -> Source:
     return lmdb(folder / "in")
 
 
-def lists_of_texts(folder: Path) -> Source:
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["words"] = [["a", "b"], ["c", "d"]]
-    return hdf5(folder / "a.h5")
-
-
 def array_in_a_tar(array: np.ndarray[Any, Any]) -> Callable[[Path], Source]:
-    def make(folder: Path) -> Source:
-        np.save(stream := io.BytesIO(), array)
-        return webdataset(write_tar(folder / "a.tar", [("a.npy", stream.getvalue())]), key=False)
-
-    return make
+    return lambda folder: webdataset(write_tar(folder / "a.tar", [("a.npy", npy(array))]), key=False)
 
 
 def lists_of_whole_numbers(folder: Path) -> Source:
     return tfrecord(write_tfrecord(folder / "a.tfrecord", [example({"a": [1, 2], "b": [1.0, 2.0]})] * 3))
 
 
-def members_of_records(folder: Path) -> Source:
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["table"] = np.zeros(5, [("label", "i4"), ("box", "f4", 3)])
-    return hdf5(folder / "a.h5")
-
-
-def class_folder(folder: Path) -> Source:
-    (folder / "in" / "a").mkdir(parents=True)
-    (folder / "in" / "a" / "1.png").write_bytes(png())
-    return imagefolder(folder / "in")
+def of_hdf5(value: Any) -> Callable[[Path], Source]:
+    return lambda folder: hdf5(write_hdf5(folder / "a.h5", table=value))
 
 
 class TestNotAdoptable:
@@ -355,12 +340,15 @@ class TestNotAdoptable:
         [  # offsets into unpacked data are none in the file; texts and raw pixels are stored as JSON and PNG
             (compressed, r"a.tar.gz is compressed by gzip, so it cannot be read in place"),
             (raw_pixels, "its Datum holds no image file"),
-            (lists_of_texts, "convert it"),
+            (of_hdf5([["a", "b"], ["c", "d"]]), "convert it"),
             (array_in_a_tar(np.asfortranarray(np.eye(2, 3))), "its array is in Fortran's order"),
             (array_in_a_tar(np.arange(6, dtype=">f4")), "the file does not hold it as shardio stores it: convert the"),
             (lists_of_whole_numbers, "feature 'a': several values of its kind are not contiguous"),  # varints
-            (members_of_records, "'table/box' is a member of records, not a dataset: convert it"),
-            (class_folder, r"ImageFolder has no files that can be read in place: convert it"),
+            (of_hdf5(np.zeros(5, RECORD)), "'table/box' is a member of records, not a dataset: convert it"),
+            (
+                lambda folder: imagefolder(write_files(folder, {"in/a/1.png": png()}) / "in"),
+                r"ImageFolder has no files that can be read in place: convert it",
+            ),
         ],
     )
     def test_what_a_file_does_not_hold(self, make: Callable[[Path], Source], message: str, tmp_path: Path) -> None:
@@ -430,13 +418,9 @@ class TestBadSamples:
 
     def test_a_bad_sample_leaves_no_place_behind(self, tmp_path: Path) -> None:
         """A sample that lacks an optional field, after a bad one that has it, lacks it in the adopted dataset."""
-
-        def npy(size: int) -> bytes:
-            np.save(stream := io.BytesIO(), np.zeros(size))
-            return stream.getvalue()
-
-        members = [(f"{n:03d}.{name}", value) for n in range(105) for name, value in (("txt", b"x"), ("npy", npy(3)))]
-        tar = write_tar(tmp_path / "a.tar", [*members, ("b.txt", b"x"), ("b.npy", npy(5)), ("c.npy", npy(3))])
+        three, five = npy(np.zeros(3)), npy(np.zeros(5))
+        members = [(f"{n:03d}.{name}", value) for n in range(105) for name, value in (("txt", b"x"), ("npy", three))]
+        tar = write_tar(tmp_path / "a.tar", [*members, ("b.txt", b"x"), ("b.npy", five), ("c.npy", three)])
         options = {"fields": "txt=txt,npy=npy", "optional": "txt", "key": False}
         shardio.index(tar, tmp_path / "out", on_error="skip", max_bad=3, **options)
         assert shardio.open(tmp_path / "out")[105]["txt"] is None

@@ -7,18 +7,15 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg
-from _cli import unfinished
-from _datasets import files
-from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, cut_off, scratch
-from _time_limit import wait_until
+from _builders import jpeg, write_files
+from _datasets import files, packed
+from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, cut_off, kill_at_work, scratch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,24 +55,11 @@ class Rows:
         return {"wave": np.full(3, number, np.float32), "key": f"row {number}", "label": number % 2}
 
 
-@pytest.fixture(params=["folder", "store"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """An empty place to write to."""
-    if request.param == "folder":
-        return FolderPlace(tmp_path)
-    store = MemoryStore()
-    monkeypatch.setattr("shardio.output.open_store", lambda url, options: store)
-    return StorePlace(store)
-
-
 @pytest.fixture
 def more(tmp_path: Path) -> Path:
     """A folder of other photos of the same classes, of other sizes."""
-    for number in range(30):
-        path = tmp_path / "more" / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(20, 24 + number, seed=100 + number))
-    return tmp_path / "more"
+    photos = {f"{('cat', 'dog')[n % 2]}/{n:02d}.jpg": jpeg(20, 24 + n, seed=100 + n) for n in range(30)}
+    return write_files(tmp_path / "more", photos)
 
 
 def begun(place: Place, photos: Path) -> dict[str, bytes]:
@@ -103,10 +87,8 @@ def test_pieces_make_the_whole(
     folder, size = tmp_path_factory.mktemp("pieces"), data.draw(st.sampled_from([100, 500, 10_000]))
     parts = pieces(total, cuts)
     for number, (first, stop) in enumerate(parts):
-        convert(
-            Rows(first, stop), folder / "grown", append=number > 0, **({} if number else {"container": container}),
-            **({} if number else {"shard_size": size}),
-        )  # fmt: skip
+        options: Any = {"append": True} if number else {"container": container, "shard_size": size}
+        convert(Rows(first, stop), folder / "grown", **options)
     whole = [convert(Rows(0, stop), folder / f"{stop}", container=container).manifest for _, stop in parts]
     grown = shardio.open(folder / "grown")
     assert grown.digest == whole[-1].digest
@@ -126,9 +108,7 @@ def test_old_shards_and_readers_stay(photo_folder: Path, more: Path, place: Plac
     before, old = place.objects(), place.manifest()
     place.convert(imagefolder(more), append=True)
     after, new = place.objects(), place.manifest()
-    assert {name for name in before if after.get(name) != before[name]} == {
-        n for n in before if n.endswith("shardio.json")
-    }
+    assert all((after.get(name) != before[name]) == name.endswith("shardio.json") for name in before)
     assert [name[:12] for name in new.shards.names] == [f"shard-{n:06d}" for n in range(len(new.shards))]
     assert (new.samples, dict(new.grew_from)) == (31, {old.digest: 1})
     assert (old.fields["image"].shape, new.fields["image"].shape) == ((20, 24), None)
@@ -368,7 +348,7 @@ def refused(out: Path, words: str, source: Any = None, **options: Any) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     """Other fields, classes, units, containers and options, and datasets that cannot grow, are refused with words."""
     out = tmp_path / "out"
-    packed = Field = shardio.Field
+    Field = shardio.Field
     convert(Rows(0, 12), out, shard_size=200, dtype={"wave": "float16"})
     wave = {"wave": Field("array", dtype="float16", shape=(3,))}
     refused(out, r"same fields in the same order.*float32.*was made with dtype")
@@ -395,8 +375,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotADataset):
         convert(fitting, tmp_path / "nowhere", append=True)
     shutil.copy(out / "shard-000000.tar", tmp_path / "one.tar")
-    shardio.index(tmp_path / "one.tar", packed := tmp_path / "indexed")
-    refused(packed, "files of other programs")
+    shardio.index(tmp_path / "one.tar", tmp_path / "indexed")
+    refused(tmp_path / "indexed", "files of other programs")
     convert(fitting, out, append=True)
     assert len(shardio.open(out)) == 30
 
@@ -423,9 +403,7 @@ def test_options_hold(photo_folder: Path, more: Path, tmp_path: Path) -> None:
 def test_a_dataset_without_a_record_of_its_options(tmp_path: Path) -> None:
     """What `create` wrote takes the options that are given."""
     source = Rows(0, 5)
-    with shardio.create(tmp_path / "out", fields=source.fields, metadata=CLASSES) as writer:
-        for number in range(5):
-            writer.append(source[number])
+    packed(tmp_path / "out", map(source.__getitem__, range(5)), source.fields, metadata=CLASSES)
     convert(Rows(5, 30), tmp_path / "out", append=True, shard_size=200)
     assert len(shardio.open(tmp_path / "out").manifest.shards) > 3
 
@@ -471,13 +449,12 @@ def test_samples_that_have_changed_end_an_append(tmp_path: Path) -> None:
 def test_a_manifest_of_what_did_not_grow_is_refused(tmp_path: Path) -> None:
     """Numbers of samples that do not grow are no manifest; of very many datasets the newest are kept."""
     made = convert(Rows(0, 12), tmp_path / "out").manifest
+    own = made.container, made.fields, made.shards, made.digest
     for samples in ([12], [5, 5], [7, 3], [-1]):
-        grown = Manifest(
-            made.container, made.fields, made.shards, made.digest, grew_from={f"{n}": s for n, s in enumerate(samples)}
-        )
+        grown = Manifest(*own, grew_from={f"{n}": s for n, s in enumerate(samples)})
         with pytest.raises(ManifestError, match="datasets grow, but"):
             Manifest.from_json(grown.to_json())
-    many = Manifest(made.container, made.fields, made.shards, made.digest, grew_from={f"{n}": n for n in range(1000)})
+    many = Manifest(*own, grew_from={f"{n}": n for n in range(1000)})
     assert [*many.lineage.items()][::999] == [("1", 1), (made.digest, 12)]
 
 
@@ -551,16 +528,7 @@ def test_kill_at_random_moments(tmp_path: Path, more: Path, photo_folder: Path) 
             convert(imagefolder(photo_folder), tmp_path / "once", append=True, shuffle=times)
             resumed = [*map(str, command), "--resume", "--workers", "2", "--shuffle", f"{times}"]
             for _ in range(2):
-                process = subprocess.Popen(resumed, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-                before = len(unfinished(tmp_path / "out", "*.done"))
-                wait_until(
-                    lambda n=before, run=process: (
-                        len(unfinished(tmp_path / "out", "*.done")) > n or run.poll() is not None
-                    )
-                )
-                time.sleep(chance.random() * 0.1)
-                process.kill()
-                process.wait()
+                kill_at_work(resumed, tmp_path / "out", chance)
             done = subprocess.run(resumed, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     assert {30, 150} <= {*seen[0]} <= {30, 90, 150}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg
+from _builders import jpeg, write_files
 from _cli import unfinished
 from _datasets import files, photo_folders
 from _time_limit import wait_until
@@ -79,11 +79,9 @@ def test_bad_files_are_skipped_and_counted_if_asked(tmp_path: Path, workers: int
     """With `skip` the dataset is the one without the bad files, and each of them is reported."""
     root = photos(tmp_path / "src")
     convert(imagefolder(root), tmp_path / "clean", shard_size="4KB")
-    for name, (data, _) in BAD.items():
-        (root / name).write_bytes(data)
-    result = convert(
-        imagefolder(root), tmp_path / "out", shard_size="4KB", workers=workers, on_error="skip", max_bad=40
-    )
+    write_files(root, {name: data for name, (data, _) in BAD.items()})
+    options: dict[str, Any] = {"shard_size": "4KB", "on_error": "skip", "max_bad": 40}
+    result = convert(imagefolder(root), tmp_path / "out", workers=workers, **options)
     assert [name for skipped in result.skipped for name in BAD if name in skipped.reason] == list(BAD)
     assert all(reason in skipped.reason for skipped, (_, reason) in zip(result.skipped, BAD.values(), strict=True))
     made, clean = shardio.open(tmp_path / "out"), shardio.open(tmp_path / "clean")
@@ -95,8 +93,7 @@ def test_bad_files_are_skipped_and_counted_if_asked(tmp_path: Path, workers: int
 
 def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
     """A source in which every file is bad is an error."""
-    (tmp_path / "src" / "cat").mkdir(parents=True)
-    (tmp_path / "src" / "cat" / "a.jpg").write_bytes(b"")
+    write_files(tmp_path / "src", {"cat/a.jpg": b""})
     with pytest.raises(SourceError, match=r"all 1 samples are bad; the first: .*a\.jpg"):
         convert(imagefolder(tmp_path / "src"), tmp_path / "out", on_error="skip", max_bad=40)
     with pytest.raises(NotADataset):

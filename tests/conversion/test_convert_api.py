@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import typer.testing
-from _builders import jpeg
+from _builders import jpeg, write_files
 from _datasets import files
 from torch.utils.data import TensorDataset
 
@@ -23,13 +23,11 @@ from shardio_converters.imagefolder import imagefolder
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 images of three classes: large and small, baseline and progressive."""
-    root = tmp_path_factory.mktemp("photos")
-    for number in range(30):
-        path = root / f"class {number % 3}" / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        side = 120 if number % 2 else 30
-        path.write_bytes(jpeg(side, side * 2, seed=number, progressive=number % 5 == 0))
-    return root
+    images = {
+        f"class {n % 3}/{n:02d}.jpg": jpeg(side, side * 2, seed=n, progressive=n % 5 == 0)
+        for n, side in enumerate([30, 120] * 15)
+    }
+    return write_files(tmp_path_factory.mktemp("photos"), images)
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +121,14 @@ def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dry_run writes nothing"):
         _ = outlook.path
     made = shardio.convert(arrays, tmp_path / "out", **options)
-    assert {n: len(part.manifest.shards) for n, part in made.datasets.items()} == {
-        name: estimate.shards for name, estimate in outlook.estimates.items()
-    }
+    for name, estimate in outlook.estimates.items():
+        assert len(made.datasets[name].manifest.shards) == estimate.shards
 
 
 def test_bad_samples_are_skipped_and_reported(photos: Path, tmp_path: Path) -> None:
     """Result and report list skipped samples by split; the report is written even over the budget."""
     damaged = shutil.copytree(photos, tmp_path / "damaged")
-    for number in range(2):
-        (damaged / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
+    write_files(damaged, {"class 1/0 bad.jpg": "no image", "class 1/1 bad.jpg": "no image"})
     report = tmp_path / "skipped.jsonl"
     options: dict[str, Any] = {"converter": "imagefolder", "on_error": "skip", "report": report}
     with pytest.raises(BadSample, match=r"0 bad\.jpg"):

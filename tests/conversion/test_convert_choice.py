@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import idx_pair, jpeg
+from _builders import flip, idx_pair, jpeg
+from _datasets import packed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,9 +31,7 @@ from shardio_converters.imagefolder import imagefolder
 
 def test_a_condition_sees_what_is_stored(tmp_path: Path) -> None:
     """A condition on a field that is cast is on the stored values, not on those of the source."""
-    with shardio.create(tmp_path / "d", fields={"x": "float64"}) as writer:
-        for x in (0.7, 0.1):
-            writer.append({"x": x})
+    packed(tmp_path / "d", [{"x": 0.7}, {"x": 0.1}], {"x": "float64"})
     convert(tmp_path / "d", tmp_path / "out", dtype={"x": "float32"}, where="x == 0.7")
     assert shardio.open(tmp_path / "out")[0]["x"] == np.float32(0.7)
 
@@ -149,18 +148,16 @@ def test_samples_that_no_part_holds_are_told(dataset: Path, tmp_path: Path) -> N
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every kind of field, in several tars."""
     out = tmp_path_factory.mktemp("kinds") / "in"
-    with shardio.create(out, fields=kinds.FIELDS, shard_size="20KB", metadata={"classes": ["a", "b"]}) as writer:
-        for number in range(50):
-            writer.append(kinds.sample(number % 20) | {"image": jpeg(10 + number, 20, seed=number), "label": number})
+    rows = (kinds.sample(n % 20) | {"image": jpeg(10 + n, 20, seed=n), "label": n} for n in range(50))
+    packed(out, rows, kinds.FIELDS, shard_size="20KB", metadata={"classes": ["a", "b"]})
     return out
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, container: str) -> None:
     """Resharding through every container and back keeps digest and checksums."""
-    made = convert(
-        DatasetSource([dataset]), tmp_path / "one", container=container, shard_size="7KB", workers=2
-    ).manifest
+    source = DatasetSource([dataset])
+    made = convert(source, tmp_path / "one", container=container, shard_size="7KB", workers=2).manifest
     back = convert(DatasetSource([tmp_path / "one"]), tmp_path / "two", container="tar", shard_size="20KB").manifest
     before = shardio.open(dataset)
     assert made.digest == back.digest == before.digest
@@ -179,10 +176,7 @@ def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset, tmp_path / "in")
     ds = shardio.open(copy)
     shard = copy / ds.locate(23).shard
-    data = bytearray(shard.read_bytes())
-    at = data.index(ds[23]["image"])
-    data[at + 30] ^= 1
-    shard.write_bytes(data)
+    flip(shard, shard.read_bytes().index(ds[23]["image"]) + 30)
     with pytest.raises(ShardCorrupt, match=r"sample 23\): checksum [0-9a-f]{16} is not "):
         convert(DatasetSource([copy]), tmp_path / "out")
     result = convert(DatasetSource([copy]), tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
@@ -219,13 +213,12 @@ def test_fields_of_a_dataset_are_read_alone(container: str, tmp_path: Path, monk
     """A condition reads the fields that it names and no others; what they lack is unknown; a lost shard is kept."""
     fields = {"image": "image", "label": "int32", "key": "text", "note": shardio.Field("text", optional=True)}
     metadata = {"classes": ["cat", "dog", "cow"]}
-    with shardio.create(
-        tmp_path / "in", container=container, fields=fields, shard_size="12KB", metadata=metadata
-    ) as writer:
-        for n in range(60):
-            key = f"{('train', 'val')[n % 4 == 1]}/{n:02}"
-            note = None if n % 5 == 0 else f"note {n}"
-            writer.append({"image": jpeg(20, 20, seed=n), "label": n % 3, "key": key, "note": note})
+
+    def row(n: int) -> dict[str, Any]:
+        key, note = f"{('train', 'val')[n % 4 == 1]}/{n:02}", None if n % 5 == 0 else f"note {n}"
+        return {"image": jpeg(20, 20, seed=n), "label": n % 3, "key": key, "note": note}
+
+    packed(tmp_path / "in", map(row, range(60)), fields, container=container, shard_size="12KB", metadata=metadata)
     source = DatasetSource([tmp_path / "in"])
     samples = [source[n] for n in range(60)]
     starts = shardio.open(tmp_path / "in").manifest.shards.starts.tolist()
@@ -241,11 +234,9 @@ def test_fields_of_a_dataset_are_read_alone(container: str, tmp_path: Path, monk
             patch.setattr(DatasetSource, "__getitem__", None)  # which reads whole samples
             assert matching(source, condition, in_processes(1)).tolist() == expected
         for orient in (False, True):  # which is a source around the source
-            made = shardio.convert(
-                tmp_path / "in", tmp_path / "out", where=condition, orient=orient, overwrite=True
-            ).manifest
+            shardio.convert(tmp_path / "in", tmp_path / "out", where=condition, orient=orient, overwrite=True)
             found = shardio.open(tmp_path / "out")
-            assert found.read(range(made.samples), ["key"])["key"] == [samples[n]["key"] for n in expected]
+            assert found.read(range(len(found)), ["key"])["key"] == [samples[n]["key"] for n in expected]
     (tmp_path / "in" / shardio.open(tmp_path / "in").manifest.shards.names[1]).unlink()
     left = matching(DatasetSource([tmp_path / "in"]), "key == 'val/01'", in_processes(1)).tolist()
     assert left == sorted({1, *range(starts[1], starts[2])})
@@ -269,9 +260,7 @@ def test_views_are_written(dataset: Path, tmp_path: Path, kind: str) -> None:
     """The new dataset holds the view's samples in its order, as they are stored, in any number of processes."""
     whole = shardio.open(dataset)
     if kind == "fewer fields":
-        metadata = {"classes": ["a", "b"]}
-        with shardio.create(tmp_path / "labels", fields={"label": "int64"}, metadata=metadata) as writer:
-            writer.append({"label": 7})
+        packed(tmp_path / "labels", [{"label": 7}], {"label": "int64"}, metadata={"classes": ["a", "b"]})
     made: dict[str, Any] = {
         "where": lambda: whole.where("label > 30"),
         "select": lambda: whole.select([40, 3, 3, 17, 41]),
@@ -281,12 +270,8 @@ def test_views_are_written(dataset: Path, tmp_path: Path, kind: str) -> None:
         "fewer fields": lambda: shardio.concat({"a": shardio.open(tmp_path / "labels"), "b": whole[20:]}),
     }
     view = made[kind]()
-    digests = {
-        shardio.convert(
-            view, tmp_path / f"{workers}", container="hdf5", shard_size="8KB", workers=workers
-        ).manifest.digest
-        for workers in (1, 2)
-    }
+    options: dict[str, Any] = {"container": "hdf5", "shard_size": "8KB"}
+    digests = {shardio.convert(view, tmp_path / f"{n}", workers=n, **options).manifest.digest for n in (1, 2)}
     assert len(digests) == 1
     opened = shardio.open(tmp_path / "1")
     read, expected = (source.read(range(len(source))) for source in (opened, view))
@@ -334,11 +319,9 @@ def test_the_container_stays(dataset: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
     """Datasets with different fields or classes cannot be merged, and the error shows what differs."""
-    with shardio.create(tmp_path / "f", fields={"label": "int32"}) as writer:
-        writer.append({"label": 1})
-    with pytest.raises(
-        ConfigError, match=r"same fields: .*/in has image .* label \(scalar, int64\).*label \(scalar, int32\)"
-    ):
+    packed(tmp_path / "f", [{"label": 1}], {"label": "int32"})
+    told = r"same fields: .*/in has image .* label \(scalar, int64\).*label \(scalar, int32\)"
+    with pytest.raises(ConfigError, match=told):
         DatasetSource([dataset, tmp_path / "f"])
     convert(DatasetSource([dataset]), tmp_path / "c")
     manifest = (tmp_path / "c" / "shardio.json").read_text()
@@ -350,9 +333,8 @@ def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
 
 
 def _animals(path: Path, classes: list[str], labels: list[int]) -> Path:
-    with shardio.create(path, shard_size=200, metadata={"classes": classes, "source": path.name}) as writer:
-        for number, label in enumerate(labels):
-            writer.append({"label": label, "key": f"{path.name}{number}"})
+    rows = ({"label": label, "key": f"{path.name}{number}"} for number, label in enumerate(labels))
+    packed(path, rows, shard_size=200, metadata={"classes": classes, "source": path.name})
     return path
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from _builders import jpeg, with_exif
+from _builders import jpeg, with_exif, write_files
 from _builders import png as photo
 from _foreign import write_tar
+from _hdf5_files import write_hdf5
 from _masks import grey_png, levels, palette_png
 from numpy.typing import NDArray
 from PIL import Image
@@ -30,16 +31,12 @@ PAIRS: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": 
 """How the list of `pairs` is converted."""
 
 
-def pairs(folder: Path, mask: Callable[[int], bytes] = FILES.__getitem__, suffix: str = "png") -> Path:
+def pairs(folder: Path, mask: Callable[[int], bytes] = FILES.__getitem__) -> Path:
     """Photos and masks as files, and a list that names them."""
-    folder.mkdir()
-    with open(folder / "pairs.csv", "w") as table:
-        table.write("image,mask\n")
-        for number in range(COUNT):
-            (folder / f"{number}.jpg").write_bytes(jpeg(*SIZE, seed=number))
-            (folder / f"{number}.{suffix}").write_bytes(mask(number))
-            table.write(f"{number}.jpg,{number}.{suffix}\n")
-    return folder / "pairs.csv"
+    files: dict[str, Any] = {f"{n}.jpg": jpeg(*SIZE, seed=n) for n in range(COUNT)}
+    files |= {f"{n}.png": mask(n) for n in range(COUNT)}
+    files["pairs.csv"] = "image,mask\n" + "".join(f"{n}.jpg,{n}.png\n" for n in range(COUNT))
+    return write_files(folder, files) / "pairs.csv"
 
 
 def delivered(path: Any) -> list[NDArray[Any]]:
@@ -60,12 +57,10 @@ def webdataset(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def hdf5(folder: Path) -> tuple[Any, dict[str, Any]]:
-    folder.mkdir()
-    with h5py.File(folder / "a.h5", "w") as file:
-        masks = file.create_dataset("mask", COUNT, h5py.vlen_dtype(np.uint8))
-        for number, data in enumerate(FILES):
-            masks[number] = np.frombuffer(data, np.uint8)
-    return folder / "a.h5", {"converter": "hdf5"}
+    masks = np.empty(COUNT, object)
+    masks[:] = [np.frombuffer(data, np.uint8) for data in FILES]
+    stored = {"data": masks, "dtype": h5py.vlen_dtype(np.uint8)}
+    return write_hdf5(folder / "a.h5", mask=stored), {"converter": "hdf5"}
 
 
 def torch(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -279,8 +274,7 @@ def test_images_and_masks_that_differ(tmp_path: Path, face: str) -> None:
 def test_images_and_masks_that_fit(tmp_path: Path) -> None:
     """Pairs of one size and tag are no remark, nor are photos that `orient` turns to the size of their masks."""
     shardio.convert(pairs(tmp_path / "in"), tmp_path / "out", mask="mask", strict=True, **PAIRS)
-    for number in range(COUNT):
-        (tmp_path / "in" / f"{number}.jpg").write_bytes(tagged(6, number, SIZE[::-1]))
+    write_files(tmp_path / "in", {f"{n}.jpg": tagged(6, n, SIZE[::-1]) for n in range(COUNT)})
     with pytest.raises(SourceError, match="5 pairs with different orientation tags"):
         shardio.convert(tmp_path / "in" / "pairs.csv", tmp_path / "tags", mask="mask", strict=True, **PAIRS)
     options: dict[str, Any] = {"mask": "mask", "strict": True, "orient": True, **PAIRS}

@@ -6,17 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg
-from _cli import unfinished as files_of_run
+from _builders import jpeg, write_files
 from _datasets import files
-from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, changed, cut_off, scratch
-from _time_limit import wait_until
+from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, changed, cut_off, kill_at_work, scratch
 
 import shardio
 from shardio.care.verify import verify
@@ -32,22 +29,11 @@ from shardio.output.locks import Lock, is_held
 from shardio.output.records import JOURNAL, Record, Skipped
 from shardio.output.shard_writer import WrittenShard
 from shardio.system.directory import Directory
-from shardio.testing.stores import MemoryStore
 from shardio_converters.imagefolder import imagefolder
 from shardio_converters.numpy import numpy
 
 COMMAND = [sys.executable, "-m", "shardio", "convert", "imagefolder"]
 Place = FolderPlace | StorePlace
-
-
-@pytest.fixture(params=["folder", "store"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """An empty place to write to."""
-    if request.param == "folder":
-        return FolderPlace(tmp_path)
-    store = MemoryStore()
-    monkeypatch.setattr("shardio.output.open_store", lambda url, options: store)
-    return StorePlace(store)
 
 
 def interrupted(place: Place, photos: Path, at: int = 41, **options: Any) -> None:
@@ -289,9 +275,8 @@ def test_two_conversions_refuse_each_other(photo_folder: Path, whole: dict[str, 
     )
     out = tmp_path / "out"
     (out / ".converting").mkdir(parents=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", holder, str(out / ".converting")], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", holder, str(out / ".converting")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     for options in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(ConfigError, match=f"another conversion is already running here: process {process.pid} on "):
@@ -368,27 +353,15 @@ def test_what_a_dead_job_left_leads_no_rank(
 @pytest.mark.parametrize("container", ["tar", "hdf5"])
 def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
     """A conversion that is killed and resumed again and again writes the same bytes, and leaves nothing else behind."""
-    (tmp_path / "src" / "a").mkdir(parents=True)
-    for number in range(400):
-        (tmp_path / "src" / "a" / f"{number:03d}.jpg").write_bytes(jpeg(20, 30, seed=number))
+    write_files(tmp_path / "src", {f"a/{number:03d}.jpg": jpeg(20, 30, seed=number) for number in range(400)})
     convert(imagefolder(tmp_path / "src"), tmp_path / "one", container=container, shard_size=SIZE)
     out = tmp_path / "out"
-    command = [*COMMAND, tmp_path / "src", out, "--to", container, "--shard-size", SIZE, "--resume", "--workers", "2"]
-    chance = random.Random(7)
-    kills = 0
-    while kills < 4:
-        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        before = len(files_of_run(out, "*.done"))
-        # Kill it at work, not while it starts: wait for one more finished shard.
-        wait_until(lambda n=before, run=process: len(files_of_run(out, "*.done")) > n or run.poll() is not None)
-        time.sleep(chance.random() * 0.1)
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    given = [tmp_path / "src", out, "--to", container, "--shard-size", SIZE, "--resume", "--workers", "2"]
+    command, chance, kills = [*COMMAND, *map(str, given)], random.Random(7), 0
+    while kills < 4 and kill_at_work(command, out, chance):
         kills += 1
     assert kills > 1
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert files(out) == files(tmp_path / "one")
     assert verify(shardio.open(out), deep=True).problems == ()

@@ -1,6 +1,6 @@
 """Outputs that somebody else has prepared, with links and names that lead out of them: nothing outside changes."""
 
-import io
+import functools
 import itertools
 import json
 import os
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import xxhash
-from _builders import jpeg
+from _builders import jpeg, npy, write_files
 from _damage import read_record, write_record
 from _foreign import write_tar
+from _hdf5_files import write_hdf5
 from _places import FolderPlace, by_ranks
 
 import shardio
@@ -41,11 +41,8 @@ NAMES: list[str] = [
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """Eight images in a class folder, the sixth of which is damaged."""
-    folder = tmp_path / "photos" / "cat"
-    folder.mkdir(parents=True)
-    for number in range(8):
-        (folder / f"{number}.jpg").write_bytes(jpeg(seed=number) if number != 5 else bytes(len(jpeg(seed=5))))
-    return tmp_path / "photos"
+    images = {f"cat/{number}.jpg": jpeg(seed=number) for number in range(8)}
+    return write_files(tmp_path / "photos", images | {"cat/5.jpg": bytes(len(images["cat/5.jpg"]))})
 
 
 @pytest.fixture
@@ -104,8 +101,7 @@ def test_links_in_the_journal_of_an_index(tmp_path: Path, name: str, beside: boo
     """Indexing writes and removes nothing through a link, beside the files as elsewhere."""
     (tmp_path / "in").mkdir()
     if name == ".h5.idx.npy":
-        with h5py.File(tmp_path / "in" / "a.h5", "w") as file:
-            file["label"] = np.arange(5)
+        write_hdf5(tmp_path / "in" / "a.h5", label=np.arange(5))
     else:
         write_tar(tmp_path / "in" / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(3)])
 
@@ -137,17 +133,13 @@ def _killed(*_: Any) -> None:
 
 def test_a_workplace_that_is_a_link(photos: Path, out: Path, tmp_path: Path) -> None:
     """The link alone goes when resume clears away unfinished shards, and in an output it is refused."""
-    (tmp_path / "victim").mkdir()
-    (tmp_path / "victim" / "file").write_text("mine")
+    write_files(tmp_path / "victim", {"file": "mine"})
     place(out, "RUN/shards/.writing-01234567-000000").symlink_to(tmp_path / "victim")
     convert(imagefolder(photos), out, shard_size="1KB", resume=True)
     (out / ".writing-01234567-new").symlink_to(tmp_path / "victim")
-    for make in (
-        lambda: convert(imagefolder(photos), out, overwrite=True),
-        lambda: shardio.create(out, overwrite=True),
-    ):
+    for make in (lambda **given: convert(imagefolder(photos), out, **given), functools.partial(shardio.create, out)):
         with pytest.raises(ConfigError, match=r"\.writing-01234567-new: a symbolic link"):
-            make()
+            make(overwrite=True)
     assert (tmp_path / "victim" / "file").read_text() == "mine"
 
 
@@ -268,9 +260,7 @@ def _table(name: str, samples: int) -> bytes:
     raw = name.encode("utf-8", "surrogateescape")
     rows = np.zeros(1, [("names", f"S{len(raw) + 1}"), ("samples", "<i8"), ("bytes", "<i8"), ("checksums", "S32")])
     rows["names"], rows["samples"] = raw, samples
-    stream = io.BytesIO()
-    np.save(stream, rows)
-    return stream.getvalue()
+    return npy(rows)
 
 
 @pytest.mark.parametrize("table", [False, True], ids=["inline", "table"])

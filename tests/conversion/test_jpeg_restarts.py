@@ -12,7 +12,20 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from _builders import CMYK_JPEG, encode, jpeg, pixels, png, sampled_jpegs, spoiled, tiff, with_exif, with_thumbnail
+from _builders import (
+    CMYK_JPEG,
+    encode,
+    jpeg,
+    pixels,
+    png,
+    sampled_jpegs,
+    spoiled,
+    tiff,
+    unsent,
+    with_exif,
+    with_thumbnail,
+    write_files,
+)
 from _cli import run
 from _datasets import files, packed
 from PIL import Image
@@ -39,11 +52,6 @@ def two_images() -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels(70, 90)).save(file, "mpo", save_all=True, append_images=[Image.fromarray(pixels(35, 45))])
     return file.getvalue()
-
-
-def unsent(data: bytes) -> bytes:
-    """A progressive JPEG without its last scan: whole, but some bits of its coefficients are unsent."""
-    return data[: data.rindex(b"\xff\xda")] + b"\xff\xd9"
 
 
 def lossy(data: bytes) -> bytes:
@@ -175,10 +183,8 @@ def test_other_changes_come_first() -> None:
 
 def folder(root: Path, images: list[bytes]) -> Path:
     """A folder of images of one class, in this order."""
-    (root / "class").mkdir(parents=True)
-    for number, data in enumerate(images):
-        (root / "class" / f"{number:03d}.jpg").write_bytes(data)  # also others, as their contents decide
-    return root
+    # Also others are called so, as their contents decide.
+    return write_files(root, {f"class/{number:03d}.jpg": data for number, data in enumerate(images)})
 
 
 def test_what_stayed_is_counted(tmp_path: Path) -> None:
@@ -221,12 +227,9 @@ def test_the_command_line(tmp_path: Path) -> None:
 def test_wrong_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors name options that exclude each other, and the compiled part where a machine lacks it."""
     source = folder(tmp_path / "in", [jpeg(97, 141)])
-    refused = {"strip goes with jpeg_restarts": {"strip": True}}
-    refused["store_pixels stores no image files, which jpeg_restarts transcodes"] = {
-        "store_pixels": True,
-        "jpeg_restarts": True,
-    }
-    for message, options in refused.items():
+    stored: dict[str, Any] = {"store_pixels": True, "jpeg_restarts": True}
+    told = "store_pixels stores no image files, which jpeg_restarts transcodes"
+    for message, options in {"strip goes with jpeg_restarts": {"strip": True}, told: stored}.items():
         with pytest.raises(ConfigError, match=message):
             shardio.convert(source, tmp_path / "out", converter="imagefolder", **options)
     monkeypatch.setattr(native, "library", lambda: None)
@@ -258,9 +261,8 @@ def test_photos_without_markers_are_told(name: str, tmp_path: Path) -> None:
         assert made.notes == ()
     else:
         (note,) = made.notes
-        told = re.fullmatch(
-            r"with jpeg_restarts=True, random crops would decode (\d+) % fewer bytes of these JPEGs(.*)", note
-        )
+        hint = r"with jpeg_restarts=True, random crops would decode (\d+) % fewer bytes of these JPEGs(.*)"
+        told = re.fullmatch(hint, note)
         assert told is not None
         assert told[2] == f", to the same pixels{more}"
         # A crop needs half of a photo, of the four fifths that end at its bottom, or of all of a progressive file.

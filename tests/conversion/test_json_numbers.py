@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from _builders import write_files
+from _datasets import packed
 from _foreign import write_tar
 from datasets import Dataset
 
@@ -30,11 +32,8 @@ def tar(folder: Path) -> Path:
 
 
 def lines(folder: Path) -> Path:
-    for n in range(3):
-        (folder / f"{n}.bin").write_bytes(b"x")
     rows = "".join(json.dumps({"path": f"{n}.bin", "x": value}) + "\n" for n, value in enumerate(VALUES))
-    (folder / "a.jsonl").write_text("\n" + rows)
-    return folder / "a.jsonl"
+    return write_files(folder, {"0.bin": "x", "1.bin": "x", "2.bin": "x", "a.jsonl": "\n" + rows}) / "a.jsonl"
 
 
 def table(folder: Path) -> Path:
@@ -94,8 +93,7 @@ def test_numbers_of_a_table_may_be_nan(name: str, dtype: str, tmp_path: Path) ->
 
 def test_loading_names_the_sample(tmp_path: Path) -> None:
     """A dataset whose stored JSON holds NaN, which shardio never writes, gives a bad sample at loading."""
-    with shardio.create(tmp_path / "d", container="tar", fields={"x": "json"}) as writer:
-        writer.append({"x": {"a": [1234]}})
+    packed(tmp_path / "d", [{"x": {"a": [1234]}}], {"x": "json"})
     (shard,) = (tmp_path / "d").glob("*.tar")
     data = shard.read_bytes()
     assert data.count(b"1234") == 1

@@ -8,9 +8,10 @@ import h5py
 import numpy as np
 import pytest
 import zarr as zarr_library
-from _builders import jpeg
+from _builders import jpeg, write_files
 from _cli import run
 from _foreign import example, write_tar, write_tfrecord
+from _hdf5_files import write_hdf5
 
 import shardio
 from shardio.conversion.adopt import adopt
@@ -52,18 +53,15 @@ def tars(folder: Path) -> Path:
 
 def records(folder: Path) -> Path:
     """A TFRecord file whose first record has no value for one of its features, and lacks another."""
-    first = {"image/label": [1], "box": []}
-    return write_tfrecord(
-        folder / "a.tfrecord", [example(r) for r in (first, {"image/label": [2], "box": [3.0], "text": [b"x"]})]
-    )
+    rows = {"image/label": [1], "box": []}, {"image/label": [2], "box": [3.0], "text": [b"x"]}
+    return write_tfrecord(folder / "a.tfrecord", map(example, rows))
 
 
 @pytest.mark.parametrize("fields", [None, "txt"])
 def test_other_files_of_a_folder(fields: str | None, tmp_path: Path) -> None:
     """Files of other kinds beside those of a source are told, but not those of shardio, hidden ones or folders."""
     write_tar(tmp_path / "a.tar", [("a.txt", b"x")])
-    for name in (".hidden", "a.idx.npy", "shardio.json"):
-        (tmp_path / name).write_bytes(b"")
+    write_files(tmp_path, dict.fromkeys((".hidden", "a.idx.npy", "shardio.json"), b""))
     (tmp_path / "folder").mkdir()
     assert webdataset(tmp_path, fields=fields).remarks == ()
     (tmp_path / "part-0.tfrecord").write_bytes(b"")
@@ -193,9 +191,7 @@ def test_what_chunks_of_many_samples_cost(
         file.create_dataset("air", (2000, 200, 200), "f4", **layout)[7:9] = 1
         file["time"] = np.arange(2000)
     hints = find_chunk_hints(hdf5(tmp_path / "air.h5"))
-    assert [hint.partition(", each")[0] for hint in hints] == (
-        [f"field 'air' is in chunks of {rows} samples"] if rows else []
-    )
+    assert [hint.partition(", each")[0] for hint in hints] == [f"field 'air' is in chunks of {rows} samples"][:rows]
     for hint in hints:
         assert f"decompresses {times} times the bytes that it uses; convert the files" in hint
         assert hint.endswith(f"{blocks}(about 2 times)" if blocks else "convert the files")
@@ -203,8 +199,9 @@ def test_what_chunks_of_many_samples_cost(
 
 def test_chunks_of_many_samples_are_told(tmp_path: Path) -> None:
     """`index` says what chunks of many samples cost, as a note or a warning that `strict` does not refuse."""
-    with h5py.File(tmp_path / "air.nc", "w") as file:  # of a filter that libhdf5 undoes, so that nothing is kept
-        file.create_dataset("air", data=np.zeros((600, 5), np.float32), chunks=(10, 5), scaleoffset=2)
+    # Of a filter that libhdf5 undoes, so that nothing is kept.
+    air = {"data": np.zeros((600, 5), np.float32), "chunks": (10, 5), "scaleoffset": 2}
+    write_hdf5(tmp_path / "air.nc", air=air)
     with pytest.warns(shardio.SourceWarning) as warned:
         made = shardio.index(tmp_path / "air.nc", tmp_path / "out", strict=True)
     hint = (

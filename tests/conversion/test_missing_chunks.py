@@ -1,5 +1,6 @@
 """Conversions and `index` count chunks and rows that are missing; `missing_chunks` decides about them."""
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from _cli import run
+from _hdf5_files import write_hdf5
 
 import shardio
 from shardio.errors import ConfigError, SourceError
@@ -152,15 +154,12 @@ def test_chunks_under_other_names_alone(how: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("zipped", [False, True])
 def test_chunks_within_shards(zipped: bool, tmp_path: Path) -> None:
     """`convert`, and `index` with checksums, tell of chunks missing within a shard; listing alone does not."""
-    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
     data = VALUES.copy()
     data[6:8] = 0
-    group.create_array("x", data=data, chunks=(2, 6), shards=(8, 6), fill_value=0)
-    source = tmp_path / "a.zarr"
-    if zipped:
-        with zarr.storage.ZipStore(tmp_path / "b.zarr.zip", mode="w") as packed:
-            zarr.create_array(packed, name="x", data=data, chunks=(2, 6), shards=(8, 6), fill_value=0)
-        source = tmp_path / "b.zarr.zip"
+    source = tmp_path / ("b.zarr.zip" if zipped else "a.zarr")
+    target = zarr.storage.ZipStore(source, mode="w") if zipped else zarr.storage.LocalStore(source)
+    with contextlib.closing(target) as made:
+        zarr.create_array(made, name="x", data=data, chunks=(2, 6), shards=(8, 6), fill_value=0)
     told = f"field 'x': 1 of 8 chunks of shards are not there, the first is [3, 0] in c/0/0 of {source.name}"
     convert = shardio.convert(source, tmp_path / "out", converter="zarr", container="hdf5", strict=True)
     assert any(note.startswith(told) for note in convert.notes)
@@ -187,8 +186,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def virtual(folder: Path, sources: dict[int, tuple[str, str]], rows: int = 4) -> Path:
     """A virtual dataset of rows of other files, each by its file and dataset."""
-    with h5py.File(folder / "row.h5", "w") as file:
-        file["d"] = np.arange(1.0, 7)
+    write_hdf5(folder / "row.h5", d=np.arange(1.0, 7))
     layout = h5py.VirtualLayout((rows, 6), "f8")
     for row, (name, inner) in sources.items():
         layout[row] = h5py.VirtualSource(name, inner, shape=(6,))

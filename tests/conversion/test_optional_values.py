@@ -113,20 +113,10 @@ def test_a_field_that_is_not_there(tmp_path: Path) -> None:
 
 def test_other_changes_leave_missing_values_alone(tmp_path: Path) -> None:
     """Casts, resizes and pixels are made of what is there."""
-    rows = {
-        "image": pa.array([png(seed=1), None, png(seed=2)], pa.binary()),
-        "score": pa.array([1, None, 3], pa.int64()),
-    }
+    rows = {"image": [png(seed=1), None, png(seed=2)], "score": [1, None, 3]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    shardio.convert(
-        tmp_path / "a.parquet",
-        tmp_path / "out",
-        converter="parquet",
-        optional="image,score",
-        dtype={"score": "float32"},
-        store_pixels=True,
-        resize=(4, 4),
-    )
+    options: dict[str, Any] = {"converter": "parquet", "optional": "image,score", "dtype": {"score": "float32"}}
+    shardio.convert(tmp_path / "a.parquet", tmp_path / "out", store_pixels=True, resize=(4, 4), **options)
     dataset = shardio.open(tmp_path / "out")
     assert [dataset[number]["score"] for number in range(3)] == [1.0, None, 3.0]
     assert dataset[1]["image"] is None

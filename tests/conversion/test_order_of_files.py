@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _builders import png
+from _builders import png, write_files
 from _foreign import example, write_tar, write_tfrecord
+from _hdf5_files import write_hdf5
 
 import shardio
 from shardio.errors import ConfigError
@@ -20,15 +20,10 @@ NUMBERS = (1, 2, 3, 10, 20)
 BY_NAME = [1, 10, 2, 20, 3]
 
 
-def _hdf5(path: Path, number: int) -> None:
-    with h5py.File(path, "w") as file:
-        file["n"] = np.array([number])
-
-
 WRITERS: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
     "webdataset": (".tar", lambda path, n: write_tar(path, [(f"{0:012d}.n.json", b"%d" % n)])),
     "tfrecord": (".tfrecord", lambda path, n: write_tfrecord(path, [example({"n": [n]})])),
-    "hdf5": (".h5", _hdf5),
+    "hdf5": (".h5", lambda path, n: write_hdf5(path, n=np.array([n]))),
     "parquet": (".parquet", lambda path, n: pq.write_table(pa.table({"n": [n]}), path)),
     "numpy": (".npz", lambda path, n: np.savez(path, n=np.array(n))),
     "imagefolder": (".png", lambda path, n: path.write_bytes(png(n, 12))),
@@ -66,9 +61,8 @@ def test_a_series_is_in_the_order_of_names_or_of_numbers(converter: str, pattern
     )
     orders: list[tuple[Sort, Any, list[str]]] = [("name", BY_NAME, [hint]), ("natural", list(NUMBERS), [])]
     for sort, expected, hints in orders:
-        made = shardio.convert(
-            source, tmp_path / sort, converter=converter, converter_options={"sort": sort}, strict=True
-        )
+        options = {"sort": sort}
+        made = shardio.convert(source, tmp_path / sort, converter=converter, converter_options=options, strict=True)
         assert numbers(made.path) == expected
         assert [note for note in made.notes if "order of their names" in note] == hints
         if converter in ("webdataset", "tfrecord", "hdf5"):
@@ -82,13 +76,10 @@ def test_a_series_is_in_the_order_of_names_or_of_numbers(converter: str, pattern
 
 def test_classes_are_sorted_too(tmp_path: Path) -> None:
     """Class folders with numbers get labels in the order of the names, or of the numbers."""
-    for name in ("c1", "c2", "c10"):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        (tmp_path / "in" / name / "0.png").write_bytes(png())
+    folders = write_files(tmp_path / "in", {f"{name}/0.png": png() for name in ("c1", "c2", "c10")})
     for sort, classes in (("name", ["c1", "c10", "c2"]), ("natural", ["c1", "c2", "c10"])):
-        made = shardio.convert(
-            tmp_path / "in", tmp_path / sort, converter="imagefolder", converter_options={"sort": sort}
-        )
+        options = {"sort": sort}
+        made = shardio.convert(folders, tmp_path / sort, converter="imagefolder", converter_options=options)
         assert made.manifest.metadata["classes"] == classes
         told = "the classes are in the order of their names, where c10 comes before c2; "
         assert [note.startswith(told) for note in made.notes] == [True] * (sort == "name")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import resized
+from _builders import resized, write_files
 from _cli import run
+from _datasets import packed
 from PIL import Image, ImageOps
 
 import shardio
@@ -28,13 +29,8 @@ def rotated(orientation: int, kind: str = "JPEG") -> bytes:
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """Eight JPEGs and two PNGs in one class, of which eight are rotated or mirrored."""
-    folder = tmp_path / "photos" / "a"
-    folder.mkdir(parents=True)
-    for number in range(1, 9):
-        (folder / f"{number}.jpg").write_bytes(rotated(number))
-    for number in (1, 6):
-        (folder / f"{number + 10}.png").write_bytes(rotated(number, "PNG"))
-    return folder.parent
+    files = {f"a/{number}.jpg": rotated(number) for number in range(1, 9)}
+    return write_files(tmp_path / "photos", files | {f"a/{n + 10}.png": rotated(n, "PNG") for n in (1, 6)})
 
 
 def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
@@ -78,12 +74,9 @@ def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str
     """`orient` bakes the rotation in; images without one stay as they are, byte for byte."""
     shardio.convert(photos, tmp_path / "out", converter="imagefolder", orient=True, **options)
     dataset = shardio.open(tmp_path / "out")
-    files = sorted(
-        photos.rglob("*.*"), key=lambda file: dataset.read(range(len(dataset)), ["key"])["key"].index(f"a/{file.name}")
-    )
-    for number, file in enumerate(files):
+    for row in dataset:
+        file, found = photos / row["key"], row["image"]
         upright = ImageOps.exif_transpose(Image.open(file))
-        found = dataset[number]["image"]
         if options:
             made = Image.fromarray(found)
             upright = resized(upright, (30, 50), "bilinear")
@@ -100,15 +93,12 @@ def test_shrinking_turns_all_or_none(tmp_path: Path) -> None:
     """Photos that shrink lie as those do that are small already, and as their masks do."""
     rows = [{"image": rotated(6), "mask": rotated(1, "PNG")}, {"image": rotated(6), "mask": rotated(6, "PNG")}]
     source = tmp_path / "in"
-    with shardio.create(source, fields={"image": "image", "mask": "image"}) as writer:
-        for row in rows:
-            writer.append(row)
-    sizes = {"mixed": (30, 50), "small": (15, 25)}
-    for name, options in {"mixed": {"resize_shorter": 30}, "small": {"resize_shorter": 15}}.items():
-        made = shardio.open(shardio.convert(source, tmp_path / name, **options).path)
+    packed(source, rows, {"image": "image", "mask": "image"})
+    for size in ((30, 50), (15, 25)):
+        made = shardio.open(shardio.convert(source, tmp_path / f"{size[0]}", resize_shorter=size[0]).path)
         for row in made:
             found = [Image.open(io.BytesIO(row[field])) for field in ("image", "mask")]
-            assert [one.size[::-1] for one in found] == [sizes[name]] * 2
+            assert [one.size[::-1] for one in found] == [size] * 2
             assert found[0].getexif()[0x0112] == 6
     upright = shardio.open(shardio.convert(source, tmp_path / "upright", resize_shorter=15, orient=True).path)
     assert [Image.open(io.BytesIO(row["image"])).size for row in upright] == [(15, 25)] * 2

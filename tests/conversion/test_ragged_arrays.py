@@ -1,15 +1,15 @@
 """Arrays whose shapes differ where the first samples do not show it: `ragged` stores them, and messages say so."""
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from _builders import npy
 from _cli import run
 from _foreign import write_tar
+from _hdf5_files import write_hdf5
 from numpy.typing import NDArray
 
 import shardio
@@ -38,17 +38,14 @@ def tar(folder: Path) -> Path:
     """A tar of .npy members and labels."""
     members = []
     for number, row in enumerate(ROWS):
-        np.save(stream := io.BytesIO(), row)
-        members += [(f"{number:03d}.x.npy", stream.getvalue()), (f"{number:03d}.cls", b"%d" % number)]
+        members += [(f"{number:03d}.x.npy", npy(row)), (f"{number:03d}.cls", b"%d" % number)]
     return write_tar(folder / "a.tar", members)
 
 
 def hdf5(folder: Path) -> Path:
     """A folder of HDF5 files, one per row."""
-    (folder / "h5").mkdir()
     for number, row in enumerate(ROWS):
-        with h5py.File(folder / "h5" / f"{number}.h5", "w") as file:
-            file["x"], file["label"] = row[None], np.array([number])
+        write_hdf5(folder / "h5" / f"{number}.h5", x=row[None], label=np.array([number]))
     return folder / "h5"
 
 

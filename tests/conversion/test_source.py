@@ -5,9 +5,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from _hdf5_files import write_hdf5
 
 import shardio
 from shardio.conversion import source as sources
@@ -89,28 +89,18 @@ def test_a_wrapper_passes_on_no_values() -> None:
         sources.adoption_of(wrapper)
 
 
-def test_joined_files_are_watched_through_wrappers() -> None:
-    """A conversion that casts numbers looks at joined files, too: a change of one is noticed."""
-    for wrapper in wrappers():
-        assert (*wrapper.files, *wrapper.joined[0]) == (Path("one"), Path("other"))
-
-
 def test_a_joined_file_that_changes(tmp_path: Path) -> None:
     """With `dtype=`, a joined file that changes during the conversion ends it."""
-    for name in ("a", "b"):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file[name] = np.random.default_rng(0).random((64, 4), np.float32)
+    values = np.random.default_rng(0).random((64, 4), np.float32)
+    files = [write_hdf5(tmp_path / f"{name}.h5", **{name: values}) for name in ("a", "b")]
 
     def progress(what: str, done: int, total: int) -> None:
         os.utime(tmp_path / "b.h5")
 
-    files = [tmp_path / "a.h5", tmp_path / "b.h5"]
-    options = {"join": True}
+    given: dict[str, Any] = {"converter": "hdf5", "converter_options": {"join": True}, "dtype": "float16"}
     with pytest.raises(SourceError, match=r"b\.h5 changed while it was converted"):
-        shardio.convert(
-            files, tmp_path / "out", converter="hdf5", converter_options=options, dtype="float16", progress=progress
-        )
-    assert file_states(sources.find("hdf5")(files, **options)).keys() == set(files)
+        shardio.convert(files, tmp_path / "out", progress=progress, **given)
+    assert file_states(sources.find("hdf5")(files, join=True)).keys() == set(files)
 
 
 class Other:

@@ -7,7 +7,9 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _builders import overwrite
 from _cli import run
+from _hdf5_files import chunk_of, write_hdf5
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -81,10 +83,8 @@ def test_a_stack_is_that_of_numpy(tmp_path_factory: pytest.TempPathFactory, chos
 
 def test_numbers_make_vectors(tmp_path: Path) -> None:
     """Numbers of each row are stacked to vectors, of which blocks are cut too."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, name in enumerate("abc"):
-            file[name] = np.arange(10.0) * (number + 1)
-    shardio.index(tmp_path / "a.h5", tmp_path / "out", stack="x=c,a,y=b")
+    ramp = np.arange(10.0)
+    shardio.index(write_hdf5(tmp_path / "a.h5", a=ramp, b=2 * ramp, c=3 * ramp), tmp_path / "out", stack="x=c,a,y=b")
     dataset = shardio.open(tmp_path / "out")
     assert {name: field.shape for name, field in dataset.fields.items()} == {"x": (2,), "y": (1,)}
     assert dataset[3]["x"].tolist() == [9, 3]
@@ -124,11 +124,7 @@ def test_a_damaged_variable_is_a_bad_sample(tmp_path: Path) -> None:
     """A chunk of one variable that is damaged names the file, the variable and the row."""
     months(tmp_path / "in", {"a": "contiguous", "b": "chunks of a row"})
     shardio.index(tmp_path / "in", tmp_path / "out", fields="time", stack="x=a,b")
-    with h5py.File(tmp_path / "in" / "0.nc") as file:
-        chunk = file["b"].id.get_chunk_info(5)
-    with open(tmp_path / "in" / "0.nc", "r+b") as raw:
-        raw.seek(chunk.byte_offset + 4)
-        raw.write(bytes(20))
+    overwrite(tmp_path / "in" / "0.nc", chunk_of(tmp_path / "in" / "0.nc", "b", 5).byte_offset + 4, bytes(20))
     dataset = shardio.open(tmp_path / "out")
     with pytest.raises(ShardCorrupt, match=r"shard-000000.nc, field 'b', row 5"):
         dataset.selection(np.arange(8)).column("x")
@@ -173,9 +169,7 @@ def test_an_index_that_names_other_stacks(tmp_path: Path, names: list[str], mess
 def test_what_makes_no_stack(tmp_path: Path, stack: str, message: str) -> None:
     """Unknown variables, variables of two forms, and names that no field has are refused in words."""
     months(tmp_path / "in", {"a": "contiguous", "b": "packed"}, rows=(5,))
-    for path in (tmp_path / "in").iterdir():
-        with h5py.File(path, "a") as file:
-            file["text"] = ["a"] * len(file["time"])
+    write_hdf5(tmp_path / "in" / "0.nc", "a", text=["a"] * 5)
     with pytest.raises(ConfigError, match=message):
         shardio.index(tmp_path / "in", tmp_path / "out", stack=stack)
 
@@ -199,11 +193,11 @@ def test_stacks_of_many_files_are_read_in_one_call(tmp_path: Path, monkeypatch: 
     rng = np.random.default_rng(0)
     values = rng.random((3, 4, 5, 40, 50)).astype("f4")
     small = rng.random((3, 4, 5, 6)).astype("f4")
-    for month in range(4):
-        for number, name in enumerate("abc"):
-            with h5py.File(tmp_path / f"{name}{month}.nc", "w") as file:
-                file[name], file[f"{name}s"] = values[number, month], small[number, month]
-    found = [tmp_path / f"{name}{month}.nc" for name in "abc" for month in range(4)]
+    found = [
+        write_hdf5(tmp_path / f"{name}{month}.nc", **{name: values[n, month], f"{name}s": small[n, month]})
+        for n, name in enumerate("abc")
+        for month in range(4)
+    ]
     shardio.index(found, tmp_path / "out", join=True, stack="x=c,a,b,y=as,bs,cs")
     dataset = shardio.open(tmp_path / "out")
     if native.library() is not None:

@@ -1,6 +1,5 @@
 """`shardio index` adopts tars and TFRecords that lie in a bucket."""
 
-import shutil
 import sys
 import tarfile
 from collections.abc import Callable
@@ -10,7 +9,9 @@ from typing import Any
 import _adoptable
 import numpy as np
 import pytest
-from _bucket import names_in, run_and_kill, uploaded
+from _bucket import names_in, opened, run_and_kill, uploaded
+from _builders import write_files
+from _datasets import packed
 from _s3 import S3Server
 from typer.testing import CliRunner
 from webdataset import TarWriter
@@ -37,27 +38,30 @@ def without_journal(s3: S3Server, url: str) -> list[str]:
     return [name for name in names_in(s3, url) if not name.startswith(".converting/")]
 
 
+def copies(folder: Path, *names: str) -> Path:
+    """A folder of tars with these names, of the same three samples."""
+    tar = _adoptable.tars(folder.with_name("source")) / "train-00.tar"
+    return write_files(folder, dict.fromkeys(names, tar.read_bytes()))
+
+
 def many(folder: Path) -> Path:
     """Eight tars of three samples each, and what their dataset is if all is done at once."""
-    source = _adoptable.tars(folder / "source")
-    (folder / "files").mkdir()
-    for number in range(8):
-        shutil.copyfile(source / "train-00.tar", folder / "files" / f"train-{number:02d}.tar")
-    shardio.index(folder / "files", folder / "whole")
-    return folder / "files"
+    files = copies(folder / "files", *(f"train-{number:02d}.tar" for number in range(8)))
+    shardio.index(files, folder / "whole")
+    return files
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[FaultyStore]:
     """The stores that `index` opens, which count what it reads."""
-    opened: list[FaultyStore] = []
+    stores: list[FaultyStore] = []
 
     def counted(place: Url, options: dict[str, str]) -> RetryingStore:
-        opened.append(FaultyStore(RemoteStore(place.root, options), Faults()))
-        return RetryingStore(opened[-1])
+        stores.append(FaultyStore(RemoteStore(place.root, options), Faults()))
+        return RetryingStore(stores[-1])
 
     monkeypatch.setattr(indexing, "open_store", counted)
-    return opened
+    return stores
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -68,7 +72,7 @@ def test_objects_give_what_local_files_give(s3: S3Server, tmp_path: Path, kind: 
     said = index(s3, url)
     assert f"{url}: {_adoptable.COUNT} samples in " in said, said
     local = shardio.index(folder, folder)
-    far = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+    far = opened(s3, url, tmp_path / "cache")
     assert far.digest == local.manifest.digest
     assert far.fields == local.manifest.fields
     assert far.manifest.adopted
@@ -108,9 +112,8 @@ def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads
         adopt()
     done = {int(Path(name).stem) for name in names_in(s3, url) if name.endswith(".done")}
     assert done >= {0, 1, 2, 3, 4}
-    store.delete(
-        [f"resumed/{name}" for name in names_in(s3, url) if name.endswith("/000002.idx.npy")]
-    )  # as `clean` may
+    # As `clean` may.
+    store.delete([f"resumed/{name}" for name in names_in(s3, url) if name.endswith("/000002.idx.npy")])
     reads.clear()
     with pytest.raises(shardio.ConfigError, match="has fields"):
         adopt(resume=True, fields="image=jpg")
@@ -121,7 +124,7 @@ def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads
     assert not again & done - {0, 2, 7}
     made = adopt(resume=True, on_error="skip", max_bad=1)
     assert [one.number for one in made.skipped] == [15]
-    dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+    dataset = opened(s3, url, tmp_path / "cache")
     assert not shardio.verify(dataset, deep=True).problems
     whole = shardio.open(tmp_path / "whole")
     assert list(dataset.read([14, 15])["caption"]) == list(whole.read([14, 16])["caption"])
@@ -138,7 +141,7 @@ def test_kill_at_random_moments(s3: S3Server, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shardio", "index", url, "-o", url, "--workers", "1", "--resume"]
     command += [f"--store-option={name}={value}" for name, value in s3.options.items()]
     run_and_kill(command, {}, tmp_path, lambda: len(names_in(s3, url)))
-    dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+    dataset = opened(s3, url, tmp_path / "cache")
     assert dataset.digest == shardio.open(tmp_path / "whole").digest
     assert list(dataset.manifest.shards.checksums) == list(shardio.open(tmp_path / "whole").manifest.shards.checksums)
     assert not shardio.verify(dataset, deep=True).problems
@@ -151,10 +154,9 @@ def test_a_dataset_that_stands_is_replaced_only_by_overwrite(s3: S3Server, tmp_p
     assert "samples in" in index(s3, url)
     assert "there is a dataset already" in index(s3, url)
     assert "samples in" in index(s3, url, "--overwrite", "--fields", "image=jpg")
-    again = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+    again = opened(s3, url, tmp_path / "cache")
     assert list(again.fields) == ["image"]
-    with shardio.create(tmp_path / "own") as out:
-        out.append({"label": 1})
+    packed(tmp_path / "own", [{"label": 1}])
     own = uploaded(s3, tmp_path / "own", "s3://adopt/own")
     before = names_in(s3, own)
     assert "these are shardio's own" in index(s3, own, "--overwrite")
@@ -212,10 +214,8 @@ def test_places_that_no_manifest_can_name_are_refused(s3: S3Server, tmp_path: Pa
         shardio.index(url, url, dask="local", store_options=s3.options)
     with pytest.raises(shardio.SourceError, match="no such object"):
         shardio.index(f"{url}/*.tfrecord", url, store_options=s3.options)
-    (tmp_path / "names").mkdir()
-    for name in ("shard-000000-1a2b3c4d.tar", "x", "x.tar"):
-        shutil.copyfile(tmp_path / "files" / "train-00.tar", tmp_path / "names" / name)
-    named = uploaded(s3, tmp_path / "names", "s3://adopt/names")
+    folder = copies(tmp_path / "names", "shard-000000-1a2b3c4d.tar", "x", "x.tar")
+    named = uploaded(s3, folder, "s3://adopt/names")
     with pytest.raises(shardio.ConfigError, match="shardio clean removes those that no manifest names"):
         shardio.index(f"{named}/shard*", named, store_options=s3.options)
     with pytest.raises(shardio.ConfigError, match=r"x and x[.]tar would have the same index"):
@@ -228,8 +228,7 @@ def test_a_dataset_that_another_writes_meanwhile_stays(
 ) -> None:
     """Neither its manifest nor the indexes beside it are replaced, not by --overwrite either."""
     url = uploaded(s3, _adoptable.tars(tmp_path / "files"), f"s3://adopt/meanwhile-{len(moment)}")
-    with shardio.create(tmp_path / "own") as out:
-        out.append({"label": 1})
+    packed(tmp_path / "own", [{"label": 1}])
     read, list_, listed = RemoteStore.read, RemoteStore.list, 0
 
     def write() -> None:
@@ -255,16 +254,12 @@ def test_a_dataset_that_another_writes_meanwhile_stays(
     with pytest.raises(shardio.ObjectChanged, match="another writer has changed it"):
         shardio.index(url, url, overwrite=True, store_options=s3.options)
     assert not [name for name in names_in(s3, url) if name.startswith("train") and name.endswith(".npy")]
-    assert len(shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)) == 1
+    assert len(opened(s3, url, tmp_path / "cache")) == 1
 
 
 def test_objects_are_in_the_order_of_names_or_of_numbers(s3: S3Server, tmp_path: Path) -> None:
     """A note tells where the two differ, also with --strict; --sort natural takes the numbers."""
-    (tmp_path / "series").mkdir()
-    source = _adoptable.tars(tmp_path / "source") / "train-00.tar"
-    for number in (1, 2, 10):
-        shutil.copyfile(source, tmp_path / "series" / f"s_{number}.tar")
-    url = uploaded(s3, tmp_path / "series", "s3://adopt/series")
+    url = uploaded(s3, copies(tmp_path / "series", "s_1.tar", "s_2.tar", "s_10.tar"), "s3://adopt/series")
     note = "note: the objects are in the order of their names, where s_10.tar comes before s_2.tar; --sort natural goes"
     for options, names in (
         ([], ["s_1.tar", "s_10.tar", "s_2.tar"]),
@@ -272,23 +267,19 @@ def test_objects_are_in_the_order_of_names_or_of_numbers(s3: S3Server, tmp_path:
     ):
         said = index(s3, url, "--strict", "--overwrite", *options)
         assert (note in said) == (not options), said
-        dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+        dataset = opened(s3, url, tmp_path / "cache")
         assert list(dataset.manifest.shards.names) == names
 
 
 def test_parts_in_one_folder_are_told(s3: S3Server, tmp_path: Path) -> None:
     """Train and validation objects in one folder are a remark; --files takes one part, or all without a remark."""
-    (tmp_path / "parts").mkdir()
-    source = _adoptable.tars(tmp_path / "source") / "train-00.tar"
-    for name in ("train-0", "train-1", "val-0"):
-        shutil.copyfile(source, tmp_path / "parts" / f"{name}.tar")
-    url = uploaded(s3, tmp_path / "parts", "s3://adopt/parts")
+    url = uploaded(s3, copies(tmp_path / "parts", "train-0.tar", "train-1.tar", "val-0.tar"), "s3://adopt/parts")
     remark = "holds train-0.tar, val-0.tar, which look like parts of a data set"
     assert remark in index(s3, url, "--strict")
     assert remark in index(s3, url)
     for pattern, count in (("*train*", 2), ("*.tar", 3)):
         assert remark not in index(s3, url, "--strict", "--overwrite", "--files", pattern)
-        dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+        dataset = opened(s3, url, tmp_path / "cache")
         assert len(dataset.manifest.shards) == count
 
 
@@ -305,4 +296,4 @@ def test_an_object_of_other_fields_is_named(s3: S3Server, tmp_path: Path) -> Non
     with pytest.raises(shardio.SourceError, match=f"{url}/1.tar: its samples have .*json.* choose fields"):
         shardio.index(url, url, store_options=s3.options)
     shardio.index(url, url, fields="label=cls", overwrite=True, store_options=s3.options)
-    assert len(shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)) == 2
+    assert len(opened(s3, url, tmp_path / "cache")) == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _bucket import uploaded
+from _bucket import opened, uploaded
 from _builders import jpeg
 from _datasets import load, packed, tensor
 from _s3 import S3Server
@@ -22,11 +22,6 @@ def sample(number: int) -> dict[str, Any]:
     return {"image": jpeg(40 + number % 7, 48), "volume": volume, "label": number, "key": "x" * (number % 5)}
 
 
-def opened(url: str, s3: S3Server, cache: Path, size: str = "1GB") -> shardio.Dataset:
-    """The dataset at a URL."""
-    return shardio.open(url, cache=cache, cache_size=size, store_options=s3.options)
-
-
 @pytest.mark.parametrize(
     ("container", "options"), [("tar", {}), ("hdf5", {}), ("hdf5", {"compression": "gzip"}), ("lmdb", {})]
 )
@@ -35,7 +30,8 @@ def test_a_dataset_in_a_bucket_is_the_local_one(
 ) -> None:
     """The same samples, and the same batches in the same order; from the second epoch on nothing is fetched."""
     local = packed(tmp_path / "d", map(sample, range(300)), container=container, shard_size="300KB", **options)
-    remote = opened(uploaded(s3, tmp_path / "d", f"s3://loading/{container}{len(options)}"), s3, tmp_path / "cache")
+    url = uploaded(s3, tmp_path / "d", f"s3://loading/{container}{len(options)}")
+    remote = opened(s3, url, tmp_path / "cache", "1GB")
     assert (remote.digest, len(remote), remote.fields) == (local.digest, len(local), local.fields)
     remote.check(np.arange(300), {})
     assert remote[7]["key"] == local[7]["key"]
@@ -65,7 +61,7 @@ def large(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_cache_smaller_than_the_data(isolate: bool, large: str, s3: S3Server, tmp_path: Path) -> None:
     """With room for a third of the data each epoch still delivers each sample once, and the limit holds."""
-    loader = load(opened(large, s3, tmp_path, "9MB"), isolate=isolate, verify=True)
+    loader = load(opened(s3, large, tmp_path, "9MB"), isolate=isolate, verify=True)
     for _ in range(2):
         indices = []
         for batch in loader:
