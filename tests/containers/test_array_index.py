@@ -4,8 +4,6 @@ import io
 import json
 import multiprocessing
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
+from _cli import python
 from _damage import any_array_index, damaged_bytes, sealed_array_index
 from _damage import array_index as parsed
 from _time_limit import within
@@ -57,17 +56,10 @@ def store(folder: Path) -> Path:
     """A store that is indexed: chunks of several rows, packed and sharded ones, one that is missing, and a stack."""
     group = zarr.open_group(folder / "a.zarr", mode="w")
     rows = np.arange(COUNT, dtype="f4")[:, None] * np.ones((1, 3), "f4")
-    for name, more in {
-        "plain": {},
-        "number": {},
-        "packed": {},
-        "sharded": {"shards": (4, 3)},
-        "u": {},
-        "v": {},
-    }.items():
+    for name in ("plain", "number", "packed", "sharded", "u", "v"):
         data = np.arange(COUNT) if name == "number" else rows.astype("i2") if name == "packed" else rows
-        chunks = (2, 3)[: data.ndim]
-        array: Any = group.create_array(name, shape=data.shape, dtype=data.dtype, chunks=chunks, **more)
+        more: Any = {"chunks": (2, 3)[: data.ndim], "shards": (4, 3) if name == "sharded" else None}
+        array: Any = group.create_array(name, shape=data.shape, dtype=data.dtype, **more)
         array[: COUNT - 2 if name == "plain" else COUNT] = data[: COUNT - 2 if name == "plain" else COUNT]
     group["packed"].attrs["scale_factor"] = 0.5
     with pytest.warns(shardio.SourceWarning):
@@ -267,5 +259,4 @@ def test_reading_takes_no_h5py(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from shardio.containers import hdf5_index; "
         f"print(hdf5_index.read(Path({str(tmp_path / 'a.h5')!r}))[0].names, 'h5py' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "{'x': 'y'} False\n"
+    assert python("-c", code).stdout == "{'x': 'y'} False\n"

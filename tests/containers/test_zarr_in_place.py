@@ -142,9 +142,8 @@ class TestIndex:
         """Texts are not read in place: the error names the array and what to do."""
         group = library.open_group(tmp_path / "a.zarr", mode="w")
         group.create_array("names", shape=(3,), dtype=str, chunks=(3,))[...] = np.array(["a", "b", "c"], object)
-        with pytest.raises(
-            SourceError, match=r"'names' is not read in place, .* choose others with fields, or convert"
-        ):
+        told = r"'names' is not read in place, .* choose others with fields, or convert"
+        with pytest.raises(SourceError, match=told):
             shardio.index(tmp_path / "a.zarr", tmp_path / "d")
 
     def test_verify_needs_checksums(self, tmp_path: Path) -> None:

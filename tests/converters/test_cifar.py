@@ -116,9 +116,8 @@ class TestRefusals:
         ten(tmp_path)
         path = tmp_path / "data_batch_1.bin"
         path.write_bytes((path.read_bytes() + b"x")[:size])
-        with pytest.raises(
-            SourceError, match=rf"data_batch_1.bin must hold records of 3073 bytes, it holds {size} bytes"
-        ):
+        told = rf"data_batch_1.bin must hold records of 3073 bytes, it holds {size} bytes"
+        with pytest.raises(SourceError, match=told):
             cifar(tmp_path)
 
     def test_a_label_without_a_name(self, tmp_path: Path) -> None:

@@ -152,9 +152,7 @@ class TestKinds:
         """Integers named `label` are int64, and the names of an enumeration are the classes."""
         write(tmp_path / "a.h5", y={"data": [0, 1, 1, 0, 1], "dtype": ENUM})
         source = hdf5(tmp_path / "a.h5", fields={"label": "y"})
-        check_source(
-            source, [{"label": y} for y in (0, 1, 1, 0, 1)], tmp_path / "out", label=Field("scalar", dtype="int64")
-        )
+        check_source(source, [{"label": y} for y in (0, 1, 1, 0, 1)], tmp_path / "out", label="int64")
         assert source.metadata == {"source": "hdf5", "classes": ["cat", "dog"]}
 
     @pytest.mark.parametrize(("name", "reason"), [
@@ -207,9 +205,8 @@ class TestMatlab:
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
         """Without `fields` the path of a dataset becomes its name, with dots; `fields` chooses and names datasets."""
-        write(
-            tmp_path / "a.h5", data__images=numbers("u1", 2), **{"data__my label": numbers("i2"), "c=d": numbers("f4")}
-        )
+        odd = {"data__my label": numbers("i2"), "c=d": numbers("f4")}
+        write(tmp_path / "a.h5", data__images=numbers("u1", 2), **odd)
         assert list(hdf5(tmp_path / "a.h5").fields) == ["c_d", "data.images", "data.my_label"]
         chosen = hdf5(tmp_path / "a.h5", fields="label=data/my label, c=d, data/images")
         assert list(chosen.fields) == ["label", "c_d", "data.images"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _builders import class_folders, jpeg, png
+from _builders import class_folders, jpeg, png, write_files
 from _cli import run
 
 from shardio.conversion.api import convert
@@ -91,10 +91,8 @@ class TestLayouts:
     def test_only_images_are_taken(self, tmp_path: Path) -> None:
         """Other files are ignored, also beside the class folders, and so are named pipes."""
         class_folders(tmp_path, {"cat": ["a.jpg"]})
-        (tmp_path / "README.md").write_text("words")
-        (tmp_path / "cover.jpg").write_bytes(jpeg())
-        (tmp_path / "cat" / "notes.txt").write_text("words")
-        (tmp_path / "cat" / "jpg").write_bytes(jpeg())  # a name, not a suffix
+        # cat/jpg is a name, not a suffix
+        write_files(tmp_path, {"README.md": "", "cover.jpg": jpeg(), "cat/notes.txt": "words", "cat/jpg": jpeg()})
         os.mkfifo(tmp_path / "cat" / "pipe.jpg")
         source = imagefolder(tmp_path)
         assert listing(source) == [("cat/a.jpg", 0)]
@@ -106,9 +104,8 @@ class TestLayouts:
         """The note on ignored files counts them by suffix, most frequent first; without any there is no note."""
         class_folders(tmp_path)
         assert imagefolder(tmp_path).remarks == ()
-        for number, suffix in enumerate(["a", "b", "c", "d", "e", "GIF"]):
-            for copy in range(number + 1):
-                (tmp_path / "cat" / f"{copy}.{suffix}").write_bytes(b"")
+        for number, suffix in enumerate(["a", "b", "c", "d", "e", "GIF"], 1):
+            write_files(tmp_path / "cat", {f"{copy}.{suffix}": b"" for copy in range(number)})
         kinds = ".bmp, .jpeg, .jpg, .png, .webp"
         told = f"left out 21 files of other kinds than {kinds}: .gif 6, .e 5, .d 4, .c 3, .b 2, ..."
         assert imagefolder(tmp_path).remarks == (told,)
@@ -121,22 +118,17 @@ class TestLayouts:
     def test_what_macos_writes_beside_images(self, tmp_path: Path) -> None:
         """Its `._NAME`, on disks that cannot keep what it says, is no image; it is left out, and counted."""
         class_folders(tmp_path, {"cat": ["a.jpg"], "dog": ["b.jpg"]})
-        for name in ("cat/._a.jpg", "dog/._b.jpg", "._c.jpg"):
-            (tmp_path / name).write_bytes(b"\0\5\x16\7")
+        write_files(tmp_path, dict.fromkeys(("cat/._a.jpg", "dog/._b.jpg", "._c.jpg"), b"\0\5\x16\7"))
         source = imagefolder(tmp_path)
         assert listing(source) == [("cat/a.jpg", 0), ("dog/b.jpg", 1)]
         assert source.remarks[0].endswith(": ._* of macOS 3")
 
-    @pytest.mark.parametrize("tree", [{"cat": ["a.MP4"], "dog": ["b.mov"]}, {"": ["a.mp4"]}])
-    def test_videos_are_no_classes(self, tmp_path: Path, tree: dict[str, list[str]]) -> None:
+    @pytest.mark.parametrize("names", [["cat/a.MP4", "dog/b.mov"], ["a.mp4"]])
+    def test_videos_are_no_classes(self, tmp_path: Path, names: list[str]) -> None:
         """A folder of videos is told what to do with these, not to be classes without samples."""
-        for folder, files in tree.items():
-            (tmp_path / folder).mkdir(exist_ok=True)
-            for name in files:
-                (tmp_path / folder / name).write_bytes(b"")
-        with pytest.raises(
-            SourceError, match=r": no converter takes videos \(.mp4.*\); save frames as images"
-        ) as refused:
+        write_files(tmp_path, dict.fromkeys(names, b""))
+        told = r": no converter takes videos \(.mp4.*\); save frames as images"
+        with pytest.raises(SourceError, match=told) as refused:
             imagefolder(tmp_path)
         assert "allow_empty" not in str(refused.value)
 
@@ -267,8 +259,7 @@ class TestFoldersThatAreNoClasses:
     def test_hidden_folders_without_images(self, tmp_path: Path) -> None:
         """Folders such as .git hold nothing that is missed; hidden files are taken, as torchvision does."""
         class_folders(tmp_path, {"cat": ["a.jpg", ".b.jpg"]})
-        (tmp_path / ".git").mkdir()
-        (tmp_path / ".git" / "HEAD").write_text("ref: main")
+        write_files(tmp_path, {".git/HEAD": "ref: main"})
         source = imagefolder(tmp_path)
         assert listing(source) == [("cat/.b.jpg", 0), ("cat/a.jpg", 0)]
         assert not source.remarks
@@ -277,9 +268,8 @@ class TestFoldersThatAreNoClasses:
         """A class whose images are in several folders within is a remark that either value of `nested` ends."""
         class_folders(tmp_path, {"extra/cat": ["a.jpg"], "extra/dog": ["b.jpg"], "fox": ["c.jpg", "cubs/d.jpg"]})
         (remark,) = imagefolder(tmp_path).remarks
-        assert (
-            remark == "class folders hold folders instead of images: extra; nested=True takes all in them as one class"
-        )
+        told = "class folders hold folders instead of images: extra; nested=True takes all in them as one class"
+        assert remark == told
         with pytest.raises(SourceError, match="folders instead of images"):
             convert(imagefolder(tmp_path), tmp_path / "out", strict=True)
         assert not imagefolder(tmp_path, nested=True).remarks

@@ -109,9 +109,8 @@ def test_blocks_of_tokens(tmp_path: Path, name: str) -> None:
     chunks = [np.concatenate([np.arange(n * n + 3) for n in part]) + 65000 for part in ((0, 1, 2), (3,), (4,))]
     blocks = [chunk[start : start + 5] for chunk in chunks for start in range(0, len(chunk) - 4, 5)]
     source = litdata(FILES / name, names="text", block_size=5)
-    check_source(
-        source, [{"text": block.astype(np.uint16)} for block in blocks], tmp_path / "out", text=("uint16", (5,))
-    )
+    expected = [{"text": block.astype(np.uint16)} for block in blocks]
+    check_source(source, expected, tmp_path / "out", text=("uint16", (5,)))
     assert source.remarks == ("left out 10 tokens at the ends of 3 chunks, fewer than 5 each",)
     if name == "tokens":
         from litdata import StreamingDataset, TokensLoader
@@ -126,9 +125,8 @@ def test_blocks_of_tokens(tmp_path: Path, name: str) -> None:
 )
 def test_block_sizes_that_are_refused(name: str, options: dict[str, Any]) -> None:
     """A block has at least one token, and samples that are no tokens have no blocks."""
-    with pytest.raises(
-        ConfigError, match="block_size must be at least 1, and goes with tokens for a TokensLoader, got"
-    ):
+    told = "block_size must be at least 1, and goes with tokens for a TokensLoader, got"
+    with pytest.raises(ConfigError, match=told):
         litdata(FILES / name, **options)
 
 

@@ -1,6 +1,5 @@
 """NumPy files become samples without loss, memory-mapped or whole; pickles and damaged files are refused."""
 
-import io
 import os
 import pickle
 import warnings
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import flip
+from _builders import flip, npy
 from numpy.typing import NDArray
 
 import shardio
@@ -150,12 +149,10 @@ class TestMapping:
 
     def test_a_zip_with_more_in_front(self, tmp_path: Path) -> None:
         """Members are located by their own headers, with extra fields in them and other bytes before the zip."""
-        data = io.BytesIO()
-        np.save(data, ARRAYS["x"])
         with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
             archive.writestr("readme.txt", "words")
             with archive.open(zipfile.ZipInfo("näh/x.npy"), "w", force_zip64=True) as member:
-                member.write(data.getvalue())
+                member.write(npy(ARRAYS["x"]))
         np.testing.assert_array_equal(numpy(tmp_path / "a.npz", fields="x=näh/x")[2]["x"], ARRAYS["x"][2])
 
 

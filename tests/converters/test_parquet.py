@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _builders import flip, jpeg, png
+from _builders import flip, jpeg, png, write_files
 from _sources import COUNT, PICTURES, WORDS, column
 
 import shardio
@@ -216,9 +216,8 @@ def _described(field: Field) -> dict[str, Any]:
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
         """`fields` chooses columns by any name and renames them."""
-        path = write(
-            tmp_path / "a.parquet", a=[{"b": 1}, {"b": 2}], **{"a.b": [3, 4], "my label": pa.array([5, 6], pa.int8())}
-        )
+        odd = {"a.b": [3, 4], "my label": pa.array([5, 6], pa.int8())}
+        path = write(tmp_path / "a.parquet", a=[{"b": 1}, {"b": 2}], **odd)
         assert list(parquet(path).fields) == ["a", "a.b", "my_label"]
         source = parquet(path, fields="label=my label,a.b")
         assert source.fields["label"] == Field("scalar", dtype="int64")
@@ -307,10 +306,8 @@ class TestPaths:
 
     @staticmethod
     def files(folder: Path, names: Sequence[str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in zip(names, PICTURES, strict=True):
-            (folder / name).write_bytes(data)
-            (folder / f"{name}.wav").write_bytes(b"RIFF" + data[:40])
+        pictures = dict(zip(names, PICTURES, strict=True))
+        write_files(folder, pictures | {f"{name}.wav": b"RIFF" + data[:40] for name, data in pictures.items()})
 
     def test_images_and_sounds(self, tmp_path: Path) -> None:
         """Files are relative to each Parquet file, images and bytes by their content; other columns stay."""
@@ -320,9 +317,8 @@ class TestPaths:
             self.files(tmp_path / part, names)
             write(tmp_path / part / "t.parquet", photo=names, sound=pa.array(sounds).dictionary_encode(), n=NUMBERS)
         source = parquet(str(tmp_path / "*/t.parquet"), path="image=photo,sound")
-        expected = [
-            {"n": n, "image": data, "sound": b"RIFF" + data[:40]} for n, data in zip(NUMBERS, PICTURES, strict=True)
-        ] * 2
+        rows = zip(NUMBERS, PICTURES, strict=True)
+        expected = [{"n": n, "image": data, "sound": b"RIFF" + data[:40]} for n, data in rows] * 2
         check_source(source, expected, tmp_path / "out", image="image", sound="bytes")
         assert source.sizes().tolist() == [int(np.mean([len(p) for p in PICTURES])) + 44 + 8] * 10
         assert source.remarks == ()

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +12,7 @@ import zarr as zarr_library
 from _builders import jpeg
 from _cli import run
 from _foreign import example, write_tar, write_tfrecord
+from _hdf5_files import write_hdf5
 
 import shardio
 from shardio.conversion import source as sources
@@ -69,11 +69,6 @@ def test_ordinary_folders(names: list[str]) -> None:
     assert parts_among(names) == {}
 
 
-def _hdf5(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(3)
-
-
 def _zarr(path: Path) -> None:
     group = zarr_library.open_group(path, mode="w", zarr_format=3)
     group.create_array("x", shape=(3,), chunks=(3,), dtype="i4")[:] = 1
@@ -82,7 +77,7 @@ def _zarr(path: Path) -> None:
 KINDS: list[tuple[str, str, Callable[[Path], Any]]] = [
     ("webdataset", ".tar", lambda path: write_tar(path, [("0.jpg", jpeg()), ("0.cls", b"1")])),
     ("tfrecord", ".tfrecord", lambda path: write_tfrecord(path, [example({"x": [1]})])),
-    ("hdf5", ".h5", _hdf5),
+    ("hdf5", ".h5", lambda path: write_hdf5(path, x=np.arange(3))),
     ("zarr", ".zarr", _zarr),
     ("text", ".jsonl", lambda path: path.write_text('{"text": "a"}\n')),
     ("numpy", ".npz", lambda path: np.savez(path, x=np.arange(3))),
@@ -120,7 +115,6 @@ def test_a_remark_that_files_ends(tmp_path: Path, converter: str, suffix: str, w
 def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
     """The pattern is one of names alone, whatever the folder is called."""
     folder = tmp_path / "a[1]*"
-    folder.mkdir()
     for part in ("train", "val"):
-        _hdf5(folder / f"{part}.h5")
+        write_hdf5(folder / f"{part}.h5", x=np.arange(3))
     assert len(sources.find("hdf5")(folder, files="val*").sizes()) == 3

@@ -37,9 +37,8 @@ def write_zarr(path: Path, arrays: Layout, form: Any = 3) -> Path:
     for name, values in arrays.items():
         made = np.asarray(values)
         dtype: Any = str if made.dtype.kind == "U" else made.dtype
-        group.create_array(name, shape=made.shape, dtype=dtype, chunks=tuple(-(-n // 2) for n in made.shape))[...] = (
-            made
-        )
+        chunks = tuple(-(-n // 2) for n in made.shape)
+        group.create_array(name, shape=made.shape, dtype=dtype, chunks=chunks)[...] = made
     return path
 
 
@@ -66,20 +65,13 @@ class TestFiles:
     def test_a_file_is_a_sample(self, tmp_path: Path, options: Any) -> None:
         """Each file gives one sample of whole datasets, with the values that h5py reads, single values too."""
         for n in range(3):
-            write_hdf5(
-                tmp_path / "in" / f"{n}.h5", {**climate(n), "year": np.int64(2000 + n), "place": f"sea {n}"}, **options
-            )
+            arrays = {**climate(n), "year": np.int64(2000 + n), "place": f"sea {n}"}
+            write_hdf5(tmp_path / "in" / f"{n}.h5", arrays, **options)
         source = hdf5(tmp_path / "in", sample="file", fields="x=climate/data,y=climate/labels_0,year,place")
         assert source.fields["x"].shape == (48, 72, 16)
         for n in range(3):
-            whole = climate(n)
-            expected = {
-                "x": whole["climate/data"],
-                "y": whole["climate/labels_0"],
-                "year": 2000 + n,
-                "place": f"sea {n}",
-            }
-            assert same(source[n], expected)
+            data, labels = climate(n).values()
+            assert same(source[n], {"x": data, "y": labels, "year": 2000 + n, "place": f"sea {n}"})
         made = shardio.convert(source, tmp_path / "out", where="year > 2000")
         assert same(shardio.open(made.path)[1], source[2])
 
@@ -87,17 +79,8 @@ class TestFiles:
         """`index` reads whole datasets where they are, and `repair` makes a lost index of them again."""
         for n in range(3):
             write_hdf5(tmp_path / "in" / f"{n}.h5", {**climate(n), "year": np.int64(n)})
-        run(
-            "index",
-            tmp_path / "in",
-            "-o",
-            tmp_path / "out",
-            "--sample",
-            "file",
-            "--fields",
-            "x=climate/data,year",
-            "--strict",
-        )
+        options = ("--sample", "file", "--fields", "x=climate/data,year", "--strict")
+        run("index", tmp_path / "in", "-o", tmp_path / "out", *options)
         expected = [{"x": climate(n)["climate/data"], "year": n} for n in range(3)]
         assert all(same(shardio.open(tmp_path / "out")[n], expected[n]) for n in range(3))
         indexes = list((tmp_path / "out").glob("*.h5.idx.npy"))
@@ -150,9 +133,8 @@ class TestGroups:
         source = hdf5(path, sample="group", sort="natural")
         assert len(source.sizes()) == 12
         assert all(same(source[n], {"id": n, "obs.x": demos(12)[f"data/demo_{n}/obs/x"]}) for n in range(12))
-        assert [str(remark) for remark in source.remarks if "left out" in remark] == [
-            "left out 'mask/train': it is in no group of a sample"
-        ]
+        (told,) = [remark for remark in source.remarks if "left out" in remark]
+        assert told == "left out 'mask/train': it is in no group of a sample"
         (hint,) = hdf5(path, sample="group").hints
         assert hint.startswith("the groups are in the order of their names, where demo_11 comes before demo_2")
 
@@ -194,9 +176,8 @@ class TestZarr:
         assert same(whole[0], {"x": demos(9)["data/demo_1/obs/x"], "id": 1, "name": "a"})
         out = shardio.convert(source, tmp_path / "out").path
         assert same(shardio.open(out)[8], source[8])
-        with pytest.raises(
-            SourceError, match="only rows of Zarr stores can be read in place, not samples that are groups"
-        ):
+        told = "only rows of Zarr stores can be read in place, not samples that are groups"
+        with pytest.raises(SourceError, match=told):
             shardio.index(path, tmp_path / "index", sample="group", fields="x=obs/x")
 
     @pytest.mark.parametrize("options", [{"axis": "0"}, {"join": True}])

@@ -71,12 +71,9 @@ class TestTokens:
         """Tokens go to HDF5, text to a tar, unless the user names a container."""
         (tmp_path / "a.txt").write_text("one two three")
         write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
-        for name, given, container in (
-            ("tokens", {"tokenizer": tmp_path / "tokenizer.json"}, "hdf5"),
-            ("text", {}, "tar"),
-        ):
-            shardio.convert(tmp_path / "a.txt", tmp_path / name, converter="text", converter_options=given)
-            assert shardio.open(tmp_path / name).manifest.container == container
+        for container, given in {"hdf5": {"tokenizer": tmp_path / "tokenizer.json"}, "tar": {}}.items():
+            shardio.convert(tmp_path / "a.txt", tmp_path / container, converter="text", converter_options=given)
+            assert shardio.open(tmp_path / container).manifest.container == container
 
     @pytest.mark.parametrize("write", [as_lines, as_tables, as_files])
     @pytest.mark.parametrize("eod", [None, EOD])
@@ -87,12 +84,9 @@ class TestTokens:
         source = text(write(tmp_path / "in"), tokenizer=tmp_path / "tokenizer.json", eod=eod)
         end = [] if eod is None else [made.token_to_id(eod)]
         expected: list[dict[str, Any]] = [
-            {"tokens": np.array([*made.encode(part).ids, *end], np.uint16), "n": number}
-            for number, part in enumerate(PARAGRAPHS)
+            {"tokens": np.array([*made.encode(part).ids, *end], np.uint16)} | ({} if write is as_files else {"n": n})
+            for n, part in enumerate(PARAGRAPHS)
         ]
-        for sample in expected:
-            if write is as_files:
-                del sample["n"]
         vocabulary = {"vocabulary": made.get_vocab_size()}
         tokens = Field("array", "uint16", (None,), attributes=vocabulary)
         check_source(source, expected, tmp_path / "out", tokens=tokens)
@@ -108,16 +102,14 @@ class TestTokens:
         made = write_tokenizer(tmp_path / "plain.json", documents)
         made.add_special_tokens(["<s>"])
         known = {name: made.token_to_id(name) for name in ("<s>", EOD)}
-        made.post_processor = tokenizers.processors.TemplateProcessing(
-            single=template, special_tokens=list(known.items())
-        )
+        parts: dict[str, Any] = {"single": template, "special_tokens": list(known.items())}
+        made.post_processor = tokenizers.processors.TemplateProcessing(**parts)
         made.save(str(tmp_path / "tokenizer.json"))
         path = lines(tmp_path / "a.jsonl", [{"text": document} for document in documents])
         before, after = ([known[name] for name in part.split()] for part in template.split("$A"))
         after = after or ([] if eod is None else [known[EOD]])
-        for document, tokens in zip(
-            documents, column(text(path, tokenizer=tmp_path / "tokenizer.json", eod=eod), "tokens"), strict=True
-        ):
+        found = column(text(path, tokenizer=tmp_path / "tokenizer.json", eod=eod), "tokens")
+        for document, tokens in zip(documents, found, strict=True):
             inner = tokens[len(before) : len(tokens) - len(after)].tolist()
             assert tokens.tolist() == [*before, *inner, *after]
             assert made.decode(inner, skip_special_tokens=False) == document
@@ -198,12 +190,8 @@ class TestTokens:
         write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
         (tmp_path / "in").mkdir()
         as_lines(tmp_path / "in")
-        options: dict[str, Any] = {
-            "converter": "text",
-            "converter_options": {"tokenizer": tmp_path / "tokenizer.json", "eod": EOD},
-            "shard_size": 2000,
-            "tell": lambda note: None,
-        }
+        options: dict[str, Any] = {"converter": "text", "shard_size": 2000, "tell": lambda note: None}
+        options["converter_options"] = {"tokenizer": tmp_path / "tokenizer.json", "eod": EOD}
         first = shardio.convert(tmp_path / "in", tmp_path / "one", **options)
         digest = first.manifest.digest
         assert shardio.convert(tmp_path / "in", tmp_path / "two", workers=2, **options).manifest.digest == digest
@@ -262,10 +250,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_real_text_gives_the_tokens_of_a_plain_loop(form: str, corpus: Path, tmp_path: Path) -> None:
     """Token for token, from every form of file; paragraphs are those of a plain loop, too."""
     options: dict[str, Any] = {"tokenizer": corpus / "tokenizer.json", "paragraphs": form == "paragraphs.txt"}
-    tell: Any = lambda note: None  # noqa: E731
-    shardio.convert(
-        corpus / form, tmp_path / "out", converter="text", converter_options=options, shard_size="100KB", tell=tell
-    )
+    given: dict[str, Any] = {"converter": "text", "converter_options": options, "tell": lambda note: None}
+    shardio.convert(corpus / form, tmp_path / "out", shard_size="100KB", **given)
     texts = [path.read_bytes().decode() for path in sorted((corpus / "files").iterdir())]
     if options["paragraphs"]:
         texts = in_paragraphs((corpus / form).read_bytes().decode())
@@ -316,14 +302,10 @@ class TestDocuments:
         assert source[0] == {"text": "a"} | {key: value for key, value in rows[0].items() if key != "body"}
         assert source[1]["s"] == Missing(f"{tmp_path}/a.jsonl, line 2, key 's': null")
         path = tmp_path / "odd.jsonl"  # forms that other readers of JSON refuse, or take as a float
-        path.write_text(
-            '\ufeff{"text": "a", "x": NaN, "w": 1}\n{"text": "\\ud800", "x": 1e999, "w": ' + f"{1 << 64}}}\n"
-        )
-        assert {name: field.dtype or field.kind for name, field in text(path).fields.items()} == {
-            "text": "text",
-            "x": "float64",
-            "w": "json",
-        }
+        odd = '\ufeff{"text": "a", "x": NaN, "w": 1}\n{"text": "\\ud800", "x": 1e999, "w": ' + f"{1 << 64}}}\n"
+        path.write_text(odd)
+        kinds = {name: field.dtype or field.kind for name, field in text(path).fields.items()}
+        assert kinds == {"text": "text", "x": "float64", "w": "json"}
         chosen = text(tmp_path / "a.jsonl", text_field="body", fields="number=n")
         assert chosen.fields == {"text": Field("text"), "number": Field("scalar", dtype="int64")}
 
@@ -346,15 +328,8 @@ class TestDocuments:
         for number, told in enumerate(bad.values(), 1):
             with pytest.raises(BadSample, match=rf"a\.jsonl, line {number + 2}(,|:).*{told}"):
                 source[number]
-        made = shardio.convert(
-            path,
-            tmp_path / "out",
-            converter="text",
-            on_error="skip",
-            max_bad=0.9,
-            optional="n",
-            tell=lambda note: None,
-        )
+        options: Any = {"on_error": "skip", "max_bad": 0.9, "optional": "n", "tell": lambda note: None}
+        made = shardio.convert(path, tmp_path / "out", converter="text", **options)
         assert [sample["text"] for sample in shardio.open(made.path)] == ["good", "last"]
 
     def test_bad_text_files_are_named(self, tmp_path: Path) -> None:
@@ -420,9 +395,8 @@ class TestLongLines:
             if size == 64:
                 assert source[row] == {"text": "b" * 52}
                 continue
-            with pytest.raises(
-                BadSample, match=rf"line {row + 1}: the line has {size} bytes, of which there may be 64"
-            ):
+            told = rf"line {row + 1}: the line has {size} bytes, of which there may be 64"
+            with pytest.raises(BadSample, match=told):
                 source[row]
         (tmp_path / "table.jsonl").write_text("\n".join(rows))
         table = _text_tables.TextTable(tmp_path / "table.jsonl", None)

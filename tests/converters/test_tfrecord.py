@@ -115,10 +115,8 @@ class TestKinds:
 
     def test_what_differs_later(self, tmp_path: Path) -> None:
         """A record in between that does not match its field is a bad sample."""
-        first, other = (
-            {"a": [1], "b": [b"x"], "c": [b"x", b"y"]},
-            [{"a": [1, 2]}, {"b": [b"\xff"]}, {"c": [b"\xff", b""]}],
-        )
+        first: dict[str, Any] = {"a": [1], "b": [b"x"], "c": [b"x", b"y"]}
+        other: list[dict[str, Any]] = [{"a": [1, 2]}, {"b": [b"\xff"]}, {"c": [b"\xff", b""]}]
         source = tfrecord(written(tmp_path, *[first] * 100, *({**first, **each} for each in other), first))
         for number, told in enumerate(["'a': expected one value, got 2", "'b': not UTF-8", "'c': not UTF-8"], 100):
             with pytest.raises(BadSample, match=f"record {number}, feature {told}"):
@@ -156,9 +154,8 @@ class TestDamage:
         data[12 + len(example({"a": [0]})) - 1] ^= 1
         (tmp_path / "ü 1.tfrecord").write_bytes(data)
         source = tfrecord(tmp_path / "ü 1.tfrecord")
-        with pytest.raises(
-            BadSample, match=r"ü 1.tfrecord, record 0: damaged: its checksum is [0-9a-f]{8}, it must be"
-        ):
+        told = r"ü 1.tfrecord, record 0: damaged: its checksum is [0-9a-f]{8}, it must be"
+        with pytest.raises(BadSample, match=told):
             source[0]
         assert all_of(tfrecord(tmp_path / "ü 1.tfrecord", crc=False)) == [{"a": 1}, {"a": 1}, {"a": 2}]
         assert source[2] == {"a": 2}

@@ -126,9 +126,8 @@ def test_other_grids_are_a_hint(change: NDArray[np.float64], told: str | None, t
     source = read(table(tmp_path, rows))
     assert (source.remarks, len(source.hints)) == ((), int(told is not None))
     if told is not None:
-        assert (
-            f"i.nii: the grids of fields 'image' and 'mask' differ by {told} voxels, the most of 2" in source.hints[0]
-        )
+        grids = "the grids of fields 'image' and 'mask' differ"
+        assert f"i.nii: {grids} by {told} voxels, the most of 2" in source.hints[0]
 
 
 def test_what_states_no_space_is_not_compared(tmp_path: Path) -> None:

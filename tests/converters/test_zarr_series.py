@@ -121,9 +121,8 @@ def test_axes_of_a_stack(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="stack x: 't' has the axes time, x, y, and 'w' has time, y, x"):
             index(tmp_path / f"{form}.zarr", tmp_path / "out", stack="x=t,w")
         made, (note,) = index(tmp_path / f"{form}.zarr", tmp_path / f"out{form}", stack="x=u,v", axis="time")
-        assert note == (
-            "stack x: 'u' has the axes time, y, xu, and 'v' has time, yv, x, so their values may be of other locations"
-        )
+        axes = "'u' has the axes time, y, xu, and 'v' has time, yv, x"
+        assert note == f"stack x: {axes}, so their values may be of other locations"
         assert made.fields["x"].shape == (2, 3, 3)
 
 

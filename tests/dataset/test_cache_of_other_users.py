@@ -14,6 +14,7 @@ import _forked
 import h5py
 import numpy as np
 import pytest
+from _builders import npy
 from _datasets import packed
 from _foreign import write_tar
 
@@ -110,17 +111,10 @@ def adopted_tars(place: Path) -> None:
     """Tars of another program, adopted by links."""
     place.with_name("in").mkdir()
     for number in range(2):
-        members = [(f"{n}.x.npy", npy(n)) for n in range(20 * number, 20 * number + 20)]
+        numbers = range(20 * number, 20 * number + 20)
+        members = [(f"{n}.x.npy", npy(np.full(9000, n, np.int32))) for n in numbers]
         write_tar(place.with_name("in") / f"{number}.tar", members)
     shardio.index(place.with_name("in"), place)
-
-
-def npy(number: int) -> bytes:
-    """An array in a .npy file."""
-    with tempfile.TemporaryFile() as file:
-        np.save(file, np.full(9000, number, np.int32))
-        file.seek(0)
-        return file.read()
 
 
 def adopted_hdf5(place: Path) -> None:

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from _builders import overwrite
 from _datasets import CONTAINERS, load, packed, photo
+from _hdf5_files import write_hdf5
 from typer.testing import CliRunner
 
 import shardio
@@ -119,12 +120,10 @@ def test_files_that_change(tmp_path: Path, change: str) -> None:
     dataset.selection(np.arange(3)).column("vector")
     shard = tmp_path / "d" / "shard-000000.tar"
     data = bytes(len(shard.read_bytes()))
-    if change == "in place":
-        shard.write_bytes(data)
-    else:
+    if change != "in place":
         shard.unlink()
-        if change == "replaced":
-            shard.write_bytes(data)
+    if change != "gone":
+        shard.write_bytes(data)
     for one in (dataset, cached(tmp_path / "d", tmp_path / "cache")):
         with pytest.raises((ObjectChanged, ObjectNotFound), match=r"/d/shard-000000\.tar"):
             one.selection(np.arange(12, 16)).column("vector")
@@ -142,9 +141,7 @@ def test_a_touched_dataset_and_a_damaged_one(tmp_path: Path) -> None:
     assert (dataset.selection(np.arange(12)).column("vector")[:, 0] == range(12)).all()
     shard = tmp_path / "d" / "shard-000001.tar"
     before = shard.stat()
-    with open(shard, "r+b") as file:
-        file.seek(before.st_size // 2)
-        file.write(b"\xff\x00\xff")
+    overwrite(shard, before.st_size // 2, b"\xff\x00\xff")
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(StoreError, match=r"/d/shard-000001.tar: bytes \d+ to \d+ are not those that were written"):
         dataset.selection(np.arange(COUNT)).column("vector")
@@ -152,12 +149,9 @@ def test_a_touched_dataset_and_a_damaged_one(tmp_path: Path) -> None:
 
 def test_adopted_files(tmp_path: Path) -> None:
     """Files that were adopted where they lie, by links, compressed or not, give by way of the cache what they hold."""
-    (tmp_path / "months").mkdir()
-    values = np.random.default_rng(0).integers(0, 99, (2, 40, 6, 8)).astype(np.float32)
-    for number in range(2):
-        with h5py.File(tmp_path / "months" / f"{number}.h5", "w") as file:
-            file["plain"] = values[number]
-            file.create_dataset("packed", data=values[number], chunks=(4, 6, 8), compression="gzip")
+    for number, values in enumerate(np.random.default_rng(0).integers(0, 99, (2, 40, 6, 8)).astype(np.float32)):
+        stored = {"data": values, "chunks": (4, 6, 8), "compression": "gzip"}
+        write_hdf5(tmp_path / "months" / f"{number}.h5", plain=values, packed=stored)
     shardio.index(tmp_path / "months", tmp_path / "d")
     far, near = cached(tmp_path / "d", tmp_path / "cache"), shardio.open(tmp_path / "d")
     same(load(far, 8, verify=True), load(near, 8))

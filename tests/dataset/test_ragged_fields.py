@@ -1,5 +1,6 @@
 """Ragged fields from end to end: what is written is read, and what is damaged is named."""
 
+import contextlib
 import io
 import re
 import struct
@@ -133,15 +134,11 @@ def test_offsets_of_hdf5(span: tuple[int, int], tmp_path: Path) -> None:
     whole = np.concatenate([value(number) for number in range(COUNT)])
     inside = 0 <= start <= end <= len(whole) and end - start == LENGTH
     samples, all_of_it = shardio.open(path).selection(np.array([5, ROW])), np.full(2, LENGTH)
-    for read in (
-        lambda: samples.values("tokens")[1],
-        lambda: samples.parts("tokens", 0 * all_of_it, all_of_it)[LENGTH:],
-    ):
-        if inside:
-            assert bytes(read()) == whole[start:end].tobytes()
-        else:
-            with pytest.raises(ShardCorrupt, match=rf"{NAME}.h5, field 'tokens', row {ROW}: "):
-                read()
+    told = pytest.raises(ShardCorrupt, match=rf"{NAME}.h5, field 'tokens', row {ROW}: ")
+    with contextlib.nullcontext() if inside else told:
+        assert bytes(samples.values("tokens")[1]) == whole[start:end].tobytes()
+    with contextlib.nullcontext() if inside else told:
+        assert bytes(samples.parts("tokens", 0 * all_of_it, all_of_it)[LENGTH:]) == whole[start:end].tobytes()
 
 
 @pytest.mark.usefixtures("part")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _builders import overwrite
 from _datasets import CONTAINERS, files, packed
 from _remote import opened
 from _stores import Fill
@@ -131,10 +132,8 @@ def test_damage_on_the_disk_of_the_cache(
     found = [path for path in (cache / "files").rglob("*") if path.name.endswith(ends) and "sums" not in path.name]
     if not found:
         pytest.skip("this container has no index")  # only tars have one
-    with open(sorted(found)[0], "r+b") as file:
-        data = file.read()
-        file.seek(data.index(value(3)[:64]) if ends != (".idx.npy",) else len(data) - 8)
-        file.write(b"\xff\x13\xff\xff\x13")
+    at = min(found).read_bytes().index(value(3)[:64]) if ends != (".idx.npy",) else -8
+    overwrite(min(found), at, b"\xff\x13\xff\xff\x13")
     options: dict[str, Any] = {"shuffle": None, "world": shardio.World(), "verify": True, "threads": 1}
     loader = shardio.Loader(dataset, 4, on_bad_sample="replace", **options)
     assert [blob for batch in loader for blob in batch["blob"]] == [value(number) for number in range(COUNT)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _cli import run
+from _datasets import packed
 
 import shardio
 from shardio import World
@@ -57,9 +58,7 @@ def test_the_same_samples_are_written_as_the_same_bytes(container: str, tmp_path
     old = shardio.open(FOLDER / container)
     names = ("label", "key", "note", "points", "row", "raw")
     fields = {"image": shardio.Field("image"), **{name: old.fields[name] for name in names}}
-    with shardio.create(tmp_path / "new", container=container, fields=fields, shard_size="6KB") as writer:
-        for number in range(len(old)):
-            writer.append(old[number])
+    packed(tmp_path / "new", old, fields, container=container, shard_size="6KB")
     new = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
     assert new == {path.name: path.read_bytes() for path in (FOLDER / container).iterdir()}
 

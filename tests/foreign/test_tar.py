@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _builders import flip
 from _foreign import FORMATS, write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -222,9 +223,7 @@ class TestDamage:
     def test_a_damaged_header(self, tmp_path: Path, offset: int) -> None:
         """One wrong byte in a header fails its checksum."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
-        data = bytearray(path.read_bytes())
-        data[4 * BLOCK + offset] ^= 3
-        path.write_bytes(data)
+        flip(path, 4 * BLOCK + offset, 3)
         with pytest.raises(SourceError, match=r"byte 2048: .*damaged: its checksum is wrong; 2 complete samples"):
             list(scan(open_tar(path)))
 

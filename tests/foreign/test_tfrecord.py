@@ -68,9 +68,8 @@ class TestDamage:
             if size == 19:
                 assert records(path) == [b"one"]
             else:
-                with pytest.raises(
-                    SourceError, match=f"byte {19 * (size > 19)}: .*cut off; {int(size > 19)} complete records"
-                ):
+                told = f"byte {19 * (size > 19)}: .*cut off; {int(size > 19)} complete records"
+                with pytest.raises(SourceError, match=told):
                     scan(open_tfrecord(path))
 
     @settings(max_examples=200, deadline=None)
