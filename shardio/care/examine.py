@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..dataset.dataset import Dataset
-from ..engines import image_decoding
+from ..engines import whole_images
 from ..errors import AccessDenied, BadSample, ConfigError, DatasetError, StoreUnavailable
 from ..format.fields import Field
 from ..loader.batch.quarantine import is_bad_sample
@@ -68,8 +68,8 @@ def decode(field: Field, stored: bytes) -> Any:
     """Decode a stored value, an image to its pixels; raise BadSample with the reason if it does not decode."""
     try:
         if field.kind == "images":
-            field.check_images(stored, partial(image_decoding.decode_as, Field("image")))
-        return image_decoding.decode_as(field, stored) if field.kind == "image" else field.decode(stored)
+            field.check_images(stored, partial(whole_images.decode_as, Field("image")))
+        return whole_images.decode_as(field, stored) if field.kind == "image" else field.decode(stored)
     except (ValueError, RecursionError) as error:  # raised alike for malformed UTF-8, JSON and .npy
         raise BadSample(f"not {field.kind}: {error}") from error
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
-from ..engines import image_decoding
+from ..engines import whole_images
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format import checksums
 from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, present_column, shape_column
@@ -240,7 +240,7 @@ def _fault(field: Field, stored: bytes, size: Sequence[int] | None) -> str | Non
         if size is None:
             decode(field, stored)
         else:
-            image_decoding.check(stored, field.channels or 3, (size[0], size[1]), mask=field.role == "mask")
+            whole_images.check(stored, field.channels or 3, (size[0], size[1]), mask=field.role == "mask")
     except BadSample as error:
         return f"{error}"
     if size is not None and field.shape not in (None, tuple(size)):

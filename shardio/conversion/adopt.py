@@ -37,8 +37,8 @@ from .masks import masked
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
+from .shard_tasks import BLOCK_SAMPLES, NO_SHARD, ShardTask, TaskContext, find_odd_shape, fingerprint
 from .source import Hdf5Names, Places, Source, ZarrIndexes, adoption_of, joined_to, state_of
-from .tasks import BLOCK_SAMPLES, NO_SHARD, ShardTask, TaskContext, find_odd_shape, fingerprint
 
 _BLOCK_BYTES = 32 << 20
 _SUFFIX = re.compile(r"\.[a-z0-9]+")

@@ -33,8 +33,8 @@ from ..system.units import counted
 from .adopt import AdoptTask, check_plain, is_index, pack_adopted, summed, write_index
 from .pack import PackOptions, WrittenDataset
 from .runners import Advance
+from .shard_tasks import TaskContext
 from .source import adoption_of
-from .tasks import TaskContext
 
 TEMPORARY = "shardio-index-"
 """The prefix of the temporary folders that objects are kept in."""

@@ -39,11 +39,11 @@ from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress
 from .restart_hint import restart_hint
 from .runners import Progress, silent
+from .shard_tasks import Estimate, ShardTask, TaskContext, plan
 from .skipped import open_report, write_report
 from .source import Converter, Source
 from .stacks import Stacks, listed_stacks, stacked, with_variables
 from .subset import SampleChoice, choose
-from .tasks import Estimate, ShardTask, TaskContext, plan
 from .transformed_source import TransformedSource, image_options
 
 PathLike: TypeAlias = str | os.PathLike[str]

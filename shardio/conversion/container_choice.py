@@ -12,8 +12,8 @@ from ..output.shard_writer import Encoded
 from ..system.units import format_size
 from .dataset_source import DatasetSource
 from .runners import portable_errors
+from .shard_tasks import read_encoded, throughout
 from .source import Source
-from .tasks import read_encoded, throughout
 
 DEFAULT = "tar"
 _SAMPLES = 8

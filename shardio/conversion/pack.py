@@ -24,8 +24,8 @@ from .growing import Growing
 from .image_counts import pair_remarks
 from .notes import check_strict
 from .runners import Progress, Runner, in_processes, in_threads, on_dask, silent
+from .shard_tasks import ShardTask, TaskContext, TaskResult, run_shard_task
 from .source import file_states
-from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
 
 OnError: TypeAlias = Literal["raise", "skip"]
 

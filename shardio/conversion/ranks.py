@@ -15,7 +15,7 @@ from ..order.world import World
 from ..output import Output, Run
 from ..output.base import RankState
 from ..output.records import compare
-from .tasks import ShardTask, TaskContext
+from .shard_tasks import ShardTask, TaskContext
 
 BEGIN_SECONDS = 600.0
 STALL_SECONDS = 1800.0

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .. import native
-from ..engines.image_decoding import decode_mask
 from ..engines.orientation import TRANSPOSITIONS, Transposition, transpose
+from ..engines.whole_images import decode_mask
 from ..errors import BadSample, ConfigError, Message, Option
 from ..format.images import (
     ImageInfo,

@@ -14,8 +14,8 @@ from ..system.types import Indices
 from ..transforms.geometry import random_boxes
 from ..transforms.random_generator import RandomGenerator
 from .runners import portable_errors
+from .shard_tasks import encode_some
 from .source import Source
-from .tasks import encode_some
 
 _SAMPLES = 24
 _CROPS = 32  # of each image

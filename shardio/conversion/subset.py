@@ -16,8 +16,8 @@ from ..system.units import counted
 from ..views.expression import Condition, Expression
 from ..views.split import parse_split, split
 from .runners import Advance, Progress, Runner, silent
+from .shard_tasks import BLOCK_SAMPLES
 from .source import Source
-from .tasks import BLOCK_SAMPLES
 
 _SHUFFLE = 1  # so that one seed gives this order and an unrelated one of splits
 _ROWS_AT_ONCE = 1 << 20  # values of columns that a condition looks at together

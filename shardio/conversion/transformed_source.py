@@ -10,7 +10,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines import image_decoding
+from ..engines import whole_images
 from ..engines.orientation import TRANSPOSITIONS, make_upright
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
@@ -23,8 +23,8 @@ from ..views.expression import Condition
 from .image_counts import ROTATED
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, encode_png
+from .shard_tasks import read_encoded, throughout
 from .source import Source, Tally, WrappedSource
-from .tasks import read_encoded, throughout
 
 _Measure = TypeVar("_Measure")
 _LARGEST_BYTE = 255
@@ -354,7 +354,7 @@ class TransformedSource(WrappedSource):
                     "{store_pixels} stores 8 bits, the image has {}: `shardio convert arrayfolder` keeps all bits",
                     16,
                 )
-            pixels = image_decoding.decode(data, 4, most) if alpha else image_decoding.decode_as(field, data, most)
+            pixels = whole_images.decode(data, 4, most) if alpha else whole_images.decode_as(field, data, most)
             if self._images.orient:
                 pixels = make_upright(pixels, orientation(value))
             else:
@@ -363,7 +363,7 @@ class TransformedSource(WrappedSource):
             raise BadSample("{store_pixels} stores numbers of a mask up to {}, got {}", _LARGEST_BYTE, pixels.max())
         pixels = pixels.astype(np.uint8, copy=False)
         if alpha:
-            pixels = image_decoding.with_alpha(pixels, None if self._raw is None else self._raw.size)
+            pixels = whole_images.with_alpha(pixels, None if self._raw is None else self._raw.size)
         elif self._raw is not None and self._raw.size is not None:
             return resize(np.ascontiguousarray(pixels), self._raw.size, "nearest" if mask else "bilinear", True)
         if pixels.shape[:2] != (height, width):

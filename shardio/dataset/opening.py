@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from ..errors import ConfigError, Option, StateWarning
-from ..order.interleave import Stages, Weights, rounded_shares, whole_stages
+from ..order.mixed_plan import Stages, Weights, rounded_shares, whole_stages
 from ..stores.url import as_url
 from ..views.classes import Classes
 from ..views.concat import Concat

@@ -22,7 +22,7 @@ from ..system.types import Buffer
 from ..transforms.fuse import EngineStep, FusedSteps, fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes
-from . import image_decoding
+from . import whole_images
 from .base import rows_of
 from .fused_images import Decode, FusedImages, Refused, Wanted
 from .orientation import Orientations, make_upright
@@ -59,7 +59,7 @@ class Given:
         pixels = decode(bytes(self.stored[row]))
         if self.orientations is not None:
             pixels = make_upright(pixels, self.orientations[row])
-        image_decoding.check_size(pixels.shape[:2], self.sizes[row].tolist())
+        whole_images.check_size(pixels.shape[:2], self.sizes[row].tolist())
         return pixels
 
     def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
@@ -98,7 +98,7 @@ class CpuEngine:
         self._write = OutputWriter(self.output_format)
         if decode not in get_args(Decode):
             raise ConfigError("{decode} must be {}, got {!r}", " or ".join(map(repr, get_args(Decode))), decode)
-        self._decode = partial(image_decoding.decode, channels=channels, max_pixels=max_pixels)
+        self._decode = partial(whole_images.decode, channels=channels, max_pixels=max_pixels)
         self._local = threading.local()
         self._fused = self._fused_floats = None
         if native.library() is not None:  # it writes uint8 as HWC, or float32 as CHW
@@ -217,7 +217,7 @@ class CpuEngine:
         images, fused, out = wanted
         for row, late in refused.items():
             try:
-                image_decoding.check_time(late=late)
+                whole_images.check_time(late=late)
                 pixels = given.pixels(row, self._decode)
                 self._check_scale(fused.resized[row].tolist())
             except BadSample as error:

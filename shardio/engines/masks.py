@@ -17,12 +17,12 @@ from ..format.limits import MAX_IMAGE_PIXELS
 from ..transforms.fuse import EngineStep
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Erase, Sizes
-from . import image_decoding
+from . import whole_images
 from .base import rows_of
 from .cpu import CpuEngine, Failed, Given, Images, failed_image
-from .image_decoding import Levels
 from .orientation import Orientations
 from .output_format import OutputFormat
+from .whole_images import Levels
 
 _BYTE = 0xFF
 
@@ -45,7 +45,7 @@ class MaskEngine:
 
     def __init__(self, recipe: Recipe, *, max_pixels: int = MAX_IMAGE_PIXELS) -> None:
         self.recipe, self.output_format = recipe, OutputFormat(recipe, 1)
-        self._decode = partial(image_decoding.decode_mask, max_pixels=max_pixels)
+        self._decode = partial(whole_images.decode_mask, max_pixels=max_pixels)
         self._bytes = CpuEngine(replace(recipe, dtype="uint8"), channels=1, max_pixels=max_pixels)
 
     def __call__(

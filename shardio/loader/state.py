@@ -11,7 +11,7 @@ from typing import Any, final
 
 from ..errors import ConfigError, StateMismatch, StateWarning
 from ..order.buckets import Bucketing, Buckets
-from ..order.interleave import MixedPlan
+from ..order.mixed_plan import MixedPlan
 from ..order.plan import Order, Plan, Schedule, Shuffling
 from ..system import strict_json
 from ..system.rules import whole_number

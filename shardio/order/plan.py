@@ -50,7 +50,7 @@ class Shuffling(NamedTuple):
 class Order(ABC):
     """The order of one epoch: all that a loader needs to know of it.
 
-    `Plan` is the order of a dataset, `interleave.MixedPlan` that of a weighted mixture, `buckets.Buckets` one whose
+    `Plan` is the order of a dataset, `mixed_plan.MixedPlan` that of a weighted mixture, `buckets.Buckets` one whose
     positions are batches. Orders are frozen dataclasses. They keep no state: a method returns the same for the same
     arguments in every process.
 

@@ -8,7 +8,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..order.interleave import MixedPlan, Source, Stages, Weights, whole_stages, whole_weights
+from ..order.mixed_plan import MixedPlan, Source, Stages, Weights, whole_stages, whole_weights
 from ..order.permutation import derive
 from ..order.plan import Order, Shuffle
 from ..system.rules import whole_number

@@ -397,7 +397,7 @@ def test_a_sample_is_chosen_by_its_seed(tmp_path: Path) -> None:
 
 def test_no_sample_need_be_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With sample=0 no image is read or decoded, and figures come from the index alone."""
-    monkeypatch.setattr("shardio.engines.image_decoding.decode", None)
+    monkeypatch.setattr("shardio.engines.whole_images.decode", None)
     for container in (*CONTAINERS, "memory"):
         ds = write(tmp_path / container, container, [sample(number) for number in range(40)])
         with monkeypatch.context() as patch:

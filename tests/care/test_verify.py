@@ -25,7 +25,7 @@ from shardio import native
 from shardio.care.verify import Verification, verify
 from shardio.containers import piece_sums
 from shardio.conversion.adopt import adopt
-from shardio.engines import image_decoding
+from shardio.engines import whole_images
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format import manifest
 from shardio.format.fields import Field
@@ -378,7 +378,7 @@ LARGE = jpeg(200, 300, seed=3)
 def test_whole_images_pass_and_others_do_not(image: bytes, size: tuple[int, int], message: str, channels: int) -> None:
     """An intact image of any format and size passes; a damaged one, or one of another size, fails in words."""
     with pytest.raises(BadSample, match=message) if message else nullcontext():
-        image_decoding.check(image, channels, size)
+        whole_images.check(image, channels, size)
 
 
 hears_libjpeg = pytest.mark.skipif(native.library() is None, reason="not compiled: nobody hears libjpeg's warnings")
@@ -395,7 +395,7 @@ def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, cha
         cut = image[:at] + b"\xff\xd9"
         assert cv2.imdecode(np.frombuffer(cut, np.uint8), cv2.IMREAD_COLOR) is not None
         with pytest.raises(BadSample, match="the jpeg image is damaged: Corrupt JPEG data: premature end"):
-            image_decoding.check(cut, channels, (200, 300))
+            whole_images.check(cut, channels, (200, 300))
 
 
 @hears_libjpeg
@@ -412,7 +412,7 @@ def test_only_a_little_padding_may_follow_the_scan(inserted: bytes, message: str
     """Bytes before the end marker count as damage where they are more than padding; those behind it never do."""
     image = LARGE[:-2] + inserted + LARGE[-2:] + b"what a camera appends" * 9
     with pytest.raises(BadSample, match=message) if message else nullcontext():
-        image_decoding.check(image, 3, (200, 300))
+        whole_images.check(image, 3, (200, 300))
 
 
 @hears_libjpeg
@@ -423,7 +423,7 @@ def test_a_change_in_the_middle_of_the_scan_is_found() -> None:
     middle = len(image) // 2
     for planted, message in ((b"\x5a", "[0-9]{2,} extraneous bytes"), (b"\xff\x00" * 20, "bad Huffman code")):
         with pytest.raises(BadSample, match=message):
-            image_decoding.check(image[:middle] + planted + image[middle + len(planted) :], 3, (256, 256))
+            whole_images.check(image[:middle] + planted + image[middle + len(planted) :], 3, (256, 256))
 
 
 @hears_libjpeg

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.care.verify import verify
 from shardio.conversion.api import convert
-from shardio.conversion.tasks import cut
+from shardio.conversion.shard_tasks import shard_boundaries
 from shardio.errors import BadSample, NotADataset, SourceError
 from shardio_converters.imagefolder import imagefolder
 
@@ -33,7 +33,7 @@ def photos(root: Path, count: int = 30) -> Path:
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(1, 3000))
 def test_cuts_cover_all_samples_once(sizes: list[int], shard_size: int) -> None:
     """Shards are contiguous; each but the last reaches the target size, and only with its last sample."""
-    cuts = cut(np.array(sizes, np.int64), shard_size)
+    cuts = shard_boundaries(np.array(sizes, np.int64), shard_size)
     assert [start for start, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
     assert cuts[-1][1] == len(sizes)
     for start, stop in cuts:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import shardio
 from shardio.cli import app
-from shardio.conversion.tasks import Estimate
+from shardio.conversion.shard_tasks import Estimate
 from shardio.errors import BadSample, ConfigError, NotADataset, TooManyBad
 from shardio_converters.imagefolder import imagefolder
 

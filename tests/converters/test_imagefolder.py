@@ -10,7 +10,7 @@ from _builders import class_folders, jpeg, png, write_files
 from _cli import run
 
 from shardio.conversion.api import convert
-from shardio.conversion.tasks import read_encoded
+from shardio.conversion.shard_tasks import read_encoded
 from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.format.fields import Field
 from shardio.source import Source

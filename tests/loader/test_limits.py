@@ -20,7 +20,7 @@ from _datasets import packed
 
 import shardio
 from shardio import World
-from shardio.engines import fused_images, image_decoding
+from shardio.engines import fused_images, whole_images
 from shardio.engines.cpu import CpuEngine
 from shardio.errors import BadSample, ConfigError
 from shardio.transforms.recipe import Recipe
@@ -235,7 +235,7 @@ def test_memory_that_one_sample_lacks(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("part")
 def test_an_image_whose_decoding_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a bad sample after a quarter of `timeout`, which other samples replace, whoever decodes it."""
-    for module in (fused_images, image_decoding):
+    for module in (fused_images, whole_images):
         monkeypatch.setattr(module, "current_limit", lambda: 0.02)
     slow, good = of_many_scans(4096, 99), of_many_scans(64, 3)
     data = shardio.from_samples([{"image": image} for image in (good, slow, good)], {"image": "image"})

@@ -12,7 +12,7 @@ from _time_limit import wait_until
 
 import shardio
 from shardio import native
-from shardio.engines import image_decoding
+from shardio.engines import whole_images
 from shardio.engines.fused_images import FusedImages
 from shardio.errors import PipelineClosed
 from shardio.system.stopping import StopMark
@@ -53,13 +53,13 @@ def test_a_call_of_compiled_code_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_images_that_python_decodes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """No further image of a task is decoded."""
     begun: list[None] = []
-    real = image_decoding.images.check_pixels  # the first thing that a decoder does
+    real = whole_images.images.check_pixels  # the first thing that a decoder does
 
     def check_pixels(*arguments: Any) -> None:
         begun.append(None)
         real(*arguments)
 
-    monkeypatch.setattr(image_decoding.images, "check_pixels", check_pixels)
+    monkeypatch.setattr(whole_images.images, "check_pixels", check_pixels)
     leave_in_a_task(png, begun)
     assert 0 < len(begun) < IMAGES
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shardio import native
-from shardio.engines import image_decoding, output_format
+from shardio.engines import output_format, whole_images
 from shardio.engines.output_format import OutputFormat, OutputWriter
 from shardio.errors import BadSample
 from shardio.transforms import Normalize
@@ -46,7 +46,7 @@ def filtered(height: int, width: int, channels: int, filters: Sequence[int], see
 def outcome(data: bytes, channels: int) -> tuple[tuple[int, ...], bytes] | str:
     """The outcome of decoding: the shape and the bytes of pixels, or the text of the error."""
     try:
-        pixels = image_decoding.decode_mask(data) if channels == 0 else image_decoding.decode(data, channels)
+        pixels = whole_images.decode_mask(data) if channels == 0 else whole_images.decode(data, channels)
     except BadSample as error:
         return str(error)
     return pixels.shape, pixels.tobytes()
@@ -55,7 +55,7 @@ def outcome(data: bytes, channels: int) -> tuple[tuple[int, ...], bytes] | str:
 def by_pillow(data: bytes, channels: int) -> tuple[tuple[int, ...], bytes] | str:
     """The outcome of decoding if Pillow decodes everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_decoding, "_decode_plain_png", lambda data, channels: None)
+        patch.setattr(whole_images, "_decode_plain_png", lambda data, channels: None)
         return outcome(data, channels)
 
 
@@ -96,7 +96,7 @@ def test_plain_pngs_need_no_pillow(stored: int, wanted: int, monkeypatch: pytest
     """A plain PNG is decoded without Pillow, whose way to the same pixels takes longer."""
     data = png(filtered(7, 5, stored, [4, 3, 2, 1, 0], 1), stored)
     pillows = by_pillow(data, wanted)
-    monkeypatch.setattr(image_decoding, "_by_pillow", None)
+    monkeypatch.setattr(whole_images, "_by_pillow", None)
     assert outcome(data, wanted) == pillows
 
 

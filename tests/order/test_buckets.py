@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardio.order import buckets
 from shardio.order.buckets import BucketRule, Buckets
-from shardio.order.interleave import MixedPlan, Source
+from shardio.order.mixed_plan import MixedPlan, Source
 from shardio.order.plan import Order, Plan, Schedule, Shuffle, Tail
 from shardio.order.weighted import SamplePoints, WeightedPlan, distance_bits
 from shardio.order.world import World

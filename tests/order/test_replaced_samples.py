@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardio.order.buckets import BucketRule, Buckets
-from shardio.order.interleave import MixedPlan, Source
+from shardio.order.mixed_plan import MixedPlan, Source
 from shardio.order.plan import Order, Plan
 from shardio.order.ring import RingPlan
 from shardio.order.weighted import SamplePoints, WeightedPlan, distance_bits

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.errors import BadSample, ConfigError, StateMismatch, StateWarning
-from shardio.order.interleave import MOST_TURNS, MixedPlan, Source, whole_weights
+from shardio.order.mixed_plan import MOST_TURNS, MixedPlan, Source, whole_weights
 from shardio.order.permutation import derive
 from shardio.order.plan import Plan
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ...engines.image_decoding import decode_mask
+from ...engines.whole_images import decode_mask
 from ...errors import BadSample
 from ...format import images
 from ...format.fields import Field, describe

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines import image_decoding
+from ...engines import whole_images
 from ...errors import BadSample, MaskWarning, PairingWarning
 from ...format import images
 from ...format.fields import Field
@@ -206,7 +206,7 @@ class UnmarkedMasks:
         if images.sniff(file) != "png":
             return False
         try:
-            pixels = image_decoding.decode(file, self._channels, self._max_pixels)
+            pixels = whole_images.decode(file, self._channels, self._max_pixels)
         except BadSample:  # reported where it is delivered
             return True
         step = -(-pixels.shape[0] * pixels.shape[1] // _MASK_PIXELS)

@@ -253,7 +253,7 @@ def plan(
         raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
     chosen = range(len(sizes)) if numbers is None else numbers
     shard, sample = (0, 0) if grows is None else (next_number(grows.shards.names), grows.samples)
-    cuts = enumerate(cut(sizes, shard_size), shard)
+    cuts = enumerate(shard_boundaries(sizes, shard_size), shard)
     tasks = [WriteTask(number, sample + start, chosen[start:stop]) for number, (start, stop) in cuts]
     content = xxhash.xxh3_128(np.ascontiguousarray(sizes).data)
     content.update(b"" if numbers is None else np.ascontiguousarray(numbers).data)
@@ -278,7 +278,7 @@ def plan(
     )
 
 
-def cut(sizes: NDArray[np.int64], shard_size: int) -> list[tuple[int, int]]:
+def shard_boundaries(sizes: NDArray[np.int64], shard_size: int) -> list[tuple[int, int]]:
     """Return the (start, stop) of each shard: it ends once it holds `shard_size` bytes or more."""
     ends = np.cumsum(sizes)
     cuts, start = [], 0

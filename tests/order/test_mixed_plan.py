@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError
-from shardio.order.interleave import MixedPlan, Source, whole_stages
+from shardio.order.mixed_plan import MixedPlan, Source, whole_stages
 from shardio.order.permutation import derive
 from shardio.order.plan import Order, Plan
 
