@@ -54,7 +54,7 @@ class Bucketing(NamedTuple):
 
     @property
     def by(self) -> str:
-        """What the lengths are, in words."""
+        """The lengths that buckets go by, in words."""
         ways = [way or "whole" for way in self.bucket_lengths.split("|")] if self.bucket_lengths else []
         words = " or ".join(ways).replace(",", " ")
         for name, phrase in (("max=", "up to "), ("min=", "padded to "), ("multiple=", "in multiples of ")):

@@ -1,4 +1,4 @@
-"""What a folder and a store say of ranks at work, and of what killed and replaced writers left."""
+"""Values that folders and stores report: ranks at work, and leftovers of killed and replaced writers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -135,7 +135,7 @@ class Grouped(Derived[M]):
     """Samples that are made of several samples of another dataset each, and have fields of their own."""
 
     word: ClassVar[str]
-    """What a sample is called in messages."""
+    """The name of a sample in messages."""
 
     def __init__(self, base: ReadableDataset, choice: Choice, fields: Mapping[str, Field]) -> None:
         self._fields = fields

@@ -33,7 +33,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 class _Joined(msgspec.Struct, forbid_unknown_fields=True):
-    """What a description of several datasets says beside these."""
+    """Entries of a description of several datasets besides the datasets."""
 
     classes: Classes | None
 

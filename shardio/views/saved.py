@@ -144,7 +144,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Head(msgspec.Struct):
-    """What is looked at before the rest, which another release may have changed."""
+    """The entries to check first: another release may have changed all others."""
 
     version: int
     requires: Any = msgspec.field(default_factory=list)

@@ -25,7 +25,7 @@ from .index_map import IndexMap, of_runs
 from .readable import ReadableDataset
 
 FILE, ALL = "file", "dataset"
-"""What ends a sequence, if it is no column: the end of a source file, or nothing."""
+"""Values of `within` that name no column: sequences end with a source file, or never."""
 
 _Rows: TypeAlias = Annotated[int, Range(1, 1 << 31)]  # whose products fit in 64 bits
 _MOST_STEPS = 1 << 20  # of a coordinate, of which the median is taken

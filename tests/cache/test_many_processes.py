@@ -85,7 +85,7 @@ def test_leases_of_every_word(tmp_path: Path, before: int) -> None:
 
 
 def test_a_dead_process_with_a_high_lease_holds_nothing(tmp_path: Path) -> None:
-    """What a killed process held or was fetching is free, whatever its lease."""
+    """Pieces that a killed process held or was fetching are free, whatever its lease."""
     cache = NodeCache(tmp_path, 20 * PIECE)
     others = take_leases(tmp_path, 500)
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Of datasets in a store only the pieces are fetched that reading rows, blocks, windows and documents touches."""
+"""Reading rows, blocks, windows or documents of a dataset in a store fetches only the pieces that it touches."""
 
 import tempfile
 from collections.abc import Iterable, Mapping

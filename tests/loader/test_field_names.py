@@ -425,7 +425,7 @@ def test_boxes_beside_two_images_are_not_told() -> None:
 
 @pytest.mark.slow
 def test_worker_processes_do_not_repeat_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
-    """What a Loader warned of is not written again by each of its processes."""
+    """Processes of a Loader don't repeat its warnings."""
     with pytest.warns(shardio.PairingWarning, match="field 'boxes'"):
         loader = load(boxed("boxes"), transforms={"image": [RANDOM_CROP]}, isolate=True)
     list(loader)

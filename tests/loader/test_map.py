@@ -1,4 +1,4 @@
-"""What a `map` function is told of its batch, and what it is told when it draws or fails."""
+"""Arguments of a `map` function about its batch; warnings if it draws globally, and errors if it fails."""
 
 import traceback
 import warnings

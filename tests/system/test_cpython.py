@@ -255,7 +255,7 @@ def test_a_dict_is_copied_while_others_change_it() -> None:
 
 
 class Flags:
-    """What two threads tell each other: one by an item of a list, the other by an attribute."""
+    """Signals between two threads: one by an item of a list, the other by an attribute."""
 
     def __init__(self) -> None:
         self.item, self.attribute = [0], 0

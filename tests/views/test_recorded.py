@@ -45,7 +45,7 @@ SOURCES = {
     "b": (100, 25, ["dog", "fish"]),
     "c": (200, 30, ["cat", "dog", "bird"]),
 }
-"""Of each dataset the first number, the number of samples, and the names of its classes."""
+"""The first number, the number of samples and the names of the classes of each dataset."""
 
 
 def stacks(a: Any, b: Any, c: Any) -> dict[str, Callable[[], Any]]:
@@ -131,7 +131,7 @@ def opened(place: str, folder: Path) -> list[Any]:
 
 
 def facts(view: Any, folder: Path) -> dict[str, Any]:
-    """What is recorded of a view: values as they are, or their hashes where they are many."""
+    """Return the recorded form of a view: values as they are, or hashes of many values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         orders = [

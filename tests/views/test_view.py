@@ -125,7 +125,7 @@ def test_a_weighed_stack_is_the_same_over_any_ranks(
 
 
 def _exact(view: Any, size: int, batch: int, shuffle: Any, data: Any) -> list[Any]:
-    """What ranks deliver together, others that take over midway too; each sample is where `origin` leads to."""
+    """Ranks together deliver the epoch, also if others take over midway; each sample is where `origin` leads to."""
 
     def values(batches: Any) -> list[Any]:
         for each in batches:

@@ -1,4 +1,4 @@
-"""What a loader draws beside the steps and moves of transforms: the mixes of batches, texts of lists, seeds of `map`.
+"""Draws of a loader besides the steps and moves of transforms: mixes of batches, items of lists, seeds of `map`.
 
 Everything depends only on the seed, the epoch, the sample and the transform's place in its list (see `transforms`), so
 threads, batch composition, container and engine change nothing. A mix, and the generator of a function of batches,
