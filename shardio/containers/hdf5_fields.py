@@ -142,7 +142,7 @@ def open_fields(
                 if dataset is None:
                     raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:
-                    if (packed := layout.packing.get(name)) is None:
+                    if (packed := layout.packing.get(name)) is None or _shape(dataset) is None:
                         readers[name] = _open_rows(dataset, file, library, dataset_name, field)
                         continue
                     how = decoding_of(packed, np.dtype(dataset.dtype), field)

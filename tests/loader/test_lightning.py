@@ -302,9 +302,11 @@ def test_a_loader_made_before_the_group(group: Callable[[], None], monkeypatch: 
         next(iter(loader))
 
 
+FOLDERS = [str(Path(__file__).parents[number]) for number in (0, 1)]
+
 TWO_RANKS = """
 import json, sys, torch
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_lightning import *
 
 class Told(Model):
@@ -336,7 +338,7 @@ if __name__ == "__main__":
 def test_two_ranks(each_step: dict[int, Path], tmp_path: Path) -> None:
     """A Loader made before Lightning starts its ranks is refused there; a checkpoint of one rank resumes on two."""
     script = tmp_path / "two_ranks.py"
-    script.write_text(TWO_RANKS.format(tests=str(Path(__file__).parent), checkpoint=str(each_step[2])))
+    script.write_text(TWO_RANKS.format(tests=FOLDERS, checkpoint=str(each_step[2])))
     result = python(script)
     refused, told = result.stdout.splitlines()
     assert refused == "True"
