@@ -129,6 +129,7 @@ def calls_of(floor: Floor, data: BaseDataset, threads: int, batch_size: int, cou
     return Calls(*((longer - shorter) / BATCHES for shorter, longer in zip(*found, strict=True)))
 
 
+@pytest.mark.alone  # counts depend on when threads wake, which other processes decide on a busy machine
 @pytest.mark.parametrize("name", FLOORS)
 def test_calls_per_batch(name: str, count: Counter[int], tmp_path: Path) -> None:
     """They grow neither with threads nor, where no value needs Python of its own, with the samples of a batch."""
@@ -143,10 +144,6 @@ def test_calls_per_batch(name: str, count: Counter[int], tmp_path: Path) -> None
         many = one if threads == 1 else calls_of(floor, data, threads, size, count)
         assert many.interpreter <= NOISE * one.interpreter, threads
         assert many.compiled <= NOISE * one.compiled, threads
-        for attempt in range(3):  # a busy machine wakes threads at other moments: a tenth of a call more or less
-            many = many if attempt == 0 else calls_of(floor, data, threads, size, count)
-            larger = calls_of(floor, data, threads, LARGER * size, count)
-            added = (larger.interpreter - many.interpreter) / ((LARGER - 1) * size)
-            if added <= floor.per_sample:
-                break
+        larger = calls_of(floor, data, threads, LARGER * size, count)
+        added = (larger.interpreter - many.interpreter) / ((LARGER - 1) * size)
         assert added <= floor.per_sample, threads
