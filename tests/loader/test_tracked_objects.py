@@ -16,8 +16,8 @@ from shardio.conversion.adopt import adopt
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.webdataset import webdataset
 
-FEW, MANY = 1000, 3000  # several jobs of a loader each
-MOST_MORE = 400  # objects that caches and other threads may add; one per sample would be 2000
+FEW, MANY = 1000, 5000  # several jobs of a loader each
+MOST_MORE = 1000  # caches, threads, and up to 600 objects of batches read ahead; one per sample would be 4000
 
 
 @pytest.fixture(autouse=True)

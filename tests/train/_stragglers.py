@@ -11,6 +11,7 @@ import torch.distributed as dist
 from _tiny import flat
 from torch import nn
 
+from shardio import LoaderStats
 from shardio.loader.loader import Loader
 from shardio.train import TrainConfig, run
 
@@ -34,17 +35,20 @@ def slow(num_classes: int, channels: int) -> nn.Module:
 
 def main() -> None:
     sys.modules["_stragglers"] = sys.modules["__main__"]
-    waiting, iterate = Loader.stats, Loader.__iter__
+    measured, iterate = Loader.stats, Loader.__iter__
+    late = 0.0  # seconds of the epoch
 
-    def stats(self: Loader) -> Any:
-        found = waiting(self)
-        late = max(0, steps - 60) * SECONDS if dist.get_rank() == 0 else 0.0
-        return replace(found, wait_seconds=found.wait_seconds + late)
+    def stats(self: Loader, *, all_epochs: bool = False) -> LoaderStats:
+        found = measured(self, all_epochs=all_epochs)
+        return found if all_epochs else replace(found, wait_seconds=found.wait_seconds + late)
 
     def batches(self: Loader) -> Iterator[Any]:
+        nonlocal late
+        late = 0.0
         for batch in iterate(self):
             if dist.get_rank() == 0 and steps >= 60:
                 time.sleep(SECONDS)
+                late += SECONDS
             yield batch
 
     Loader.stats = stats  # type: ignore[method-assign]  # a slow disk, as the trainer sees it
