@@ -60,10 +60,10 @@ class Column:
     def __getitem__(self, row: int) -> Any:
         if self.missing is not None and self.missing[row]:
             return None
+        if isinstance(self.values, np.ndarray):
+            return self.values.item(row)
         if row in self.bad:
             raise BadSample(self.bad[row])
-        if isinstance(self.values, np.ndarray):
-            return self.values[row].item()
         return json.loads(self.values[row]) if self.field.kind == "json" else self.values[row]
 
     def all(self) -> NDArray[Any] | list[str] | None:

@@ -127,7 +127,7 @@ class ListedFiles(DataclassSource):
     def _count(self) -> int:
         return len(next(iter(self.paths.values())))
 
-    @property
+    @cached_property
     def _has_key(self) -> bool:
         return len(self.paths) == 1 and "key" not in {**self.paths, **self.columns}
 
@@ -141,8 +141,10 @@ class ListedFiles(DataclassSource):
         return {**{name: column.field for name, column in self.columns.items()}, **key}
 
     def _others(self, index: int) -> Sample:
-        key = {"key": self._key(index)} if self._has_key else {}
-        return {**{name: column[index] for name, column in self.columns.items()}, **key}
+        found = {name: column[index] for name, column in self.columns.items()}
+        if self._has_key:
+            found["key"] = self._key(index)
+        return found
 
     def column(self, name: str) -> NDArray[Any] | list[str] | None:
         """See `Source.column`: keys and the other values."""

@@ -2,13 +2,10 @@
 
 import os
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +19,9 @@ from shardio.system.units import counted
 
 from ._class_folders import find_class_folders, hidden_remarks
 from ._files import read_image, read_images
-from ._source_base import DataclassSource
 from ._string_array import StringArray
+from ._text_tables import Column
+from .filelist import ListedFiles
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
 _SHOWN = 5  # the most kinds of files, or folders, that a message names
@@ -115,29 +113,22 @@ def imagefolder(
         elif holding:
             told = "class folders hold folders instead of images: {}; {nested:True} takes all in them as one class"
             remarks += (Message(told, ", ".join(holding[:_SHOWN]) + (", ..." if len(holding) > _SHOWN else "")),)
-    starts = tuple(accumulate(counts, initial=0))[: len(classes)]
-    file_sizes = np.frombuffer(sizes, np.int64)
-    return ImageFolder(root, paths, file_sizes, tuple(map(printable, classes)), starts, remarks, hints)
+    labels = Column(Field("scalar", dtype="int64"), np.repeat(np.arange(len(counts)), counts))
+    columns = {"label": labels} if classes else {}
+    names, file_sizes = tuple(map(printable, classes)), np.frombuffer(sizes, np.int64)
+    return ImageFolder(root, {"image": paths}, columns, names, file_sizes, remarks, hints)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class ImageFolder(DataclassSource):
-    """The image files below `root`, by number.
+class ImageFolder(ListedFiles):
+    """The image files below a folder, by number, class by class. Paths have forward slashes.
 
     Attributes:
-        root: the folder.
-        paths: each image's path below `root`, with forward slashes, class by class.
         file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
-        classes: the class names.
-        starts: the number of each class's first image.
     """
 
-    root: Path
-    paths: StringArray
     file_sizes: NDArray[np.int64]
-    classes: tuple[str, ...]
-    starts: tuple[int, ...]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     source = "imagefolder"
@@ -145,35 +136,22 @@ class ImageFolder(DataclassSource):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """`image`, `label` if there are classes, and `key`, the path below the folder, with forward slashes."""
-        label = {"label": Field("scalar", dtype="int64")} if self.classes else {}
-        return {"image": Field("image"), **label, "key": Field("text")}
+        """`image`, `label` if there are classes, and `key`, the path below the folder."""
+        return {"image": Field("image"), **self._other_fields}
 
     def sizes(self) -> NDArray[np.int64]:
         return self.file_sizes
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self.paths))
-        return self._sample(index, read_image(f"{self.root}/{self.paths[index]}"))
+        check_index(index, self._count)
+        return {"image": read_image(f"{self.root}/{self.paths['image'][index]}"), **self._others(index)}
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
         """See `Source.block`."""
         indices = numbers.tolist()
-        paths = [f"{self.root}/{self.paths[index]}" for index in indices]
+        paths = [f"{self.root}/{self.paths['image'][index]}" for index in indices]
         for index, data in zip(indices, read_images(paths, self.file_sizes[numbers]), strict=True):
-            yield data if isinstance(data, BadSample) else self._sample(index, data)
-
-    def _sample(self, index: int, data: bytes) -> Sample:
-        label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
-        return {"image": data, **label, "key": printable(self.paths[index])}
-
-    def column(self, name: str) -> NDArray[Any] | list[str] | None:
-        """See `Source.column`: the labels and keys."""
-        if name == "key":
-            return list(map(printable, self.paths))
-        if name != "label" or not self.classes:
-            return None
-        return np.repeat(np.arange(len(self.classes)), np.diff([*self.starts, len(self.paths)]))
+            yield data if isinstance(data, BadSample) else {"image": data, **self._others(index)}
 
 
 def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:
