@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, Literal, TypeAlias, final
 
 from ..dataset import bad_budget
 from ..errors import ConfigError, Option, SourceError, TooManyBad
@@ -19,6 +19,7 @@ from ..output.base import Beat
 from ..output.records import Skipped
 from ..output.shard_writer import Before, WrittenShard, describe
 from ..stores.url import Url
+from ..system.rules import check_fields
 from . import ranks
 from .growing import Growing
 from .image_counts import pair_remarks
@@ -72,10 +73,9 @@ class PackOptions:
     threads: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.workers < 1:
             raise ConfigError("{workers} must be at least 1, got {}", self.workers)
-        if self.on_error not in get_args(OnError):
-            raise ConfigError("{on_error} must be 'raise' or 'skip', got {!r}", self.on_error)
         bad_budget.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             raise ConfigError(

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from PIL import Image
 from .. import native
 from ..engines.orientation import TRANSPOSITIONS, Transposition, transpose
 from ..engines.whole_images import decode_mask
-from ..errors import BadSample, ConfigError, Message, Option
+from ..errors import BadSample, ConfigError, Message
 from ..format.images import (
     ImageInfo,
     check_pixels,
@@ -28,6 +28,7 @@ from ..format.images import (
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
 from ..system.optional import load
+from ..system.rules import Count, check_fields
 
 Recompress: TypeAlias = Literal["never", "foreign", "if-needed", "always"]
 
@@ -91,8 +92,8 @@ class ReencodeOptions:
     Raises ConfigError for an argument that breaks a rule, and if `jpeg_restarts` lacks the compiled part.
     """
 
-    resize_shorter: int | None = None
-    max_pixels: int | None = None
+    resize_shorter: Count | None = None
+    max_pixels: Count | None = None
     quality: int = 92
     recompress: Recompress = "never"
     orient: bool = False
@@ -101,18 +102,10 @@ class ReencodeOptions:
     max_image_pixels: int = MAX_IMAGE_PIXELS
 
     def __post_init__(self) -> None:
-        for name in ("resize_shorter", "max_pixels"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ConfigError("{} must be an integer of at least 1, got {!r}", Option(name), value)
+        check_fields(self)
         Limits(max_image_pixels=self.max_image_pixels)
         if not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
             raise ConfigError("{quality} must be an integer from 1 to 100, got {!r}", self.quality)
-        if self.recompress not in get_args(Recompress):
-            raise ConfigError(
-                "{recompress} must be one of {}, got {!r}", ", ".join(get_args(Recompress)), self.recompress
-            )
-
         if self.strip and not self.jpeg_restarts:
             raise ConfigError(Message("{strip} goes with {jpeg_restarts}"))
         if self.jpeg_restarts:
