@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import cf, checksums
 from ..format.fields import CHECKSUM, Field, content_columns, describe_fields, present_column, shape_column, with_hidden
 from ..output.shard_writer import Encoded
-from ..stores.url import Url, as_url
+from ..stores.url import as_url
 from ..system.local_path import local_path
 from ..system.types import Indices, Sample
 from ..views.classes import Classes, alike
@@ -53,16 +52,14 @@ class DatasetSource(Source):
             for place in places
         ]
         self._access, self._classes = access, classes
-        self._open()
-
-    def _open(self) -> None:
-        first, *others = opened = [as_dataset(place, self._access) for place in self._places]
+        first, *others = opened = [as_dataset(place, access) for place in self._places]
         for dataset in opened:
             if dataset.orders_itself:
                 raise ConfigError(f"{dataset!r} draws its samples anew in each epoch: convert what it draws from")
             if any(field.window for field in dataset.fields.values()):
                 raise ConfigError(f"{dataset!r} is made of other samples: convert these, and make it of the result")
-        self._fields = _fields(first)
+        fields = first.fields.items()
+        self._fields = {name: replace(f, shape=None) if f.kind == "image" else f for name, f in fields}
         for other in others:
             if plain(other.fields) != plain(first.fields):
                 first_has, other_has = describe_fields(first.fields), describe_fields(other.fields)
@@ -80,7 +77,7 @@ class DatasetSource(Source):
             path if path not in paths[:number] else f"{path} ({number + 1})": dataset
             for number, (path, dataset) in enumerate(zip(paths, opened, strict=True))
         }
-        self._datasets = alike(named, self._fields, self._classes)
+        self._datasets = alike(named, self._fields, classes)
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
         self._means = [dataset.shard_means.astype(np.int64) for dataset in self._datasets]
 
@@ -150,12 +147,8 @@ class DatasetSource(Source):
         which = int(np.searchsorted(self._ends, index, side="right"))
         return which, index - (int(self._ends[which - 1]) if which else 0)
 
-    def __getstate__(self) -> tuple[list[BaseDataset | Path | Url], StoreAccess, Classes | None]:
-        return self._places, self._access, self._classes
-
-    def __setstate__(self, state: tuple[list[BaseDataset | Path | Url], StoreAccess, Classes | None]) -> None:
-        self._places, self._access, self._classes = state
-        self._open()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DatasetSource, (self._places, self._access, self._classes)
 
 
 def _read_block(
@@ -202,7 +195,3 @@ def plain(fields: Mapping[str, Field]) -> dict[str, Field]:
         name: replace(field, attributes=None, shape=None if field.kind == "image" else field.shape)
         for name, field in fields.items()
     }
-
-
-def _fields(dataset: BaseDataset) -> dict[str, Field]:
-    return {name: replace(f, shape=None) if f.kind == "image" else f for name, f in dataset.fields.items()}
