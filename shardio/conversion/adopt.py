@@ -202,14 +202,13 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
 
 
 def _check_indexes(container: str, files: Sequence[AdoptTask]) -> None:
-    """Raise ConfigError if an array that is no index lies where one belongs: it would be replaced."""
+    """Raise ConfigError for a file of another program under the name of an index or table, which would replace it."""
     kind = containers.get(container)
     for file in files:
         (name,) = kind.companions(file.path.name, adopted=True)
         path = file.path.with_name(name)
         if os.path.lexists(path) and not is_index(path):
             raise ConfigError(f"{path}: not an index that shardio wrote, and it would be replaced: take another OUT")
-    for file in files:
         table = piece_sums.path_of(file.path)
         if os.path.lexists(table) and not piece_sums.looks_like_one(file.path):
             raise ConfigError(f"{table}: not a table that shardio wrote, and it would be replaced: take another OUT")

@@ -111,7 +111,6 @@ class ObjectAdoption:
         self._make_source, self._temporary = make_source, temporary
         if kind not in (None, *KINDS):
             raise ConfigError(f"format must be webdataset or tfrecord for objects in a store, got {kind!r}")
-        check_places(given, folder)
         there = listing.direct
         self._indexes = {name for name in there if name.endswith(side_index.SUFFIX)}
         candidates = [n for n in there if n not in {*self._indexes, manifest.FILE_NAME, manifest.TABLE_NAME}]

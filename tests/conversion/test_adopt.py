@@ -6,9 +6,7 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from _builders import jpeg, npy, png, write_files
 from _cli import run
 from _foreign import Datum, example, write_tar, write_tfrecord
 from _hdf5_files import write_hdf5
-from _places import cut_off
+from _places import cut_off, kill_at_work
 from webdataset import ShardWriter
 
 import shardio
@@ -236,14 +234,13 @@ class TestBeside:
             adopt(source, tmp_path / "out")
 
 
-class TestCommand:
-    def test_indexes_among_the_files(self, tmp_path: Path) -> None:
-        """Indexes that lie beside the files, which a shell's pattern names too, are left out."""
-        folder = tables(tmp_path / "in")
-        made = shardio.index(folder, folder, fields="label=labels")
-        named = sorted(folder.glob("*.h5*"))
-        assert any(path.name.endswith(".h5.idx.npy") for path in named)
-        assert shardio.index(named, tmp_path / "out", fields="label=labels").manifest.digest == made.manifest.digest
+def test_indexes_among_the_files(tmp_path: Path) -> None:
+    """Indexes that lie beside the files, which a shell's pattern names too, are left out."""
+    folder = tables(tmp_path / "in")
+    made = shardio.index(folder, folder, fields="label=labels")
+    named = sorted(folder.glob("*.h5*"))
+    assert any(path.name.endswith(".h5.idx.npy") for path in named)
+    assert shardio.index(named, tmp_path / "out", fields="label=labels").manifest.digest == made.manifest.digest
 
 
 CLASSES = ("cat", "dog", "eel")
@@ -514,21 +511,10 @@ def test_kill_at_random_moments(tmp_path: Path, beside: bool) -> None:
     shutil.copytree(tmp_path / "in", tmp_path / "whole")
     out, whole = (tmp_path / name if beside else tmp_path / f"{name} out" for name in ("in", "whole"))
     adopt(webdataset(tmp_path / "whole", key=False), whole)
-    code = (
-        "import sys; from shardio.conversion.adopt import adopt; from shardio_converters.webdataset import webdataset\n"
-        "source = webdataset(sys.argv[1], key=False); print('now', flush=True)\n"
-        "adopt(source, sys.argv[2], resume=True); print('done')"
-    )
-    chance, killed = random.Random(5), 0
-    for _ in range(3):
-        command = [sys.executable, "-c", code, str(tmp_path / "in"), str(out)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "now\n"
-        time.sleep(chance.random() * 0.08)
-        process.kill()
-        killed += process.communicate()[0] != "done\n"
-    assert killed
-    adopt(webdataset(tmp_path / "in", key=False), out, resume=True)
+    given = ("index", tmp_path / "in", "-o", out, "--resume")
+    command, chance = [sys.executable, "-m", "shardio", *map(str, given)], random.Random(5)
+    assert sum(kill_at_work(command, out, chance) for _ in range(3))
+    run(*given)
     found = state(tmp_path / "in")
     assert before.items() <= found.items()
     assert len(found) == len(before) + (2 * len(before) + 1 if beside else 0)

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from _builders import jpeg, with_exif, write_files
+from _builders import jpeg, tiff, with_exif, write_files
 from _builders import png as photo
 from _foreign import write_tar
 from _hdf5_files import write_hdf5
@@ -172,9 +172,7 @@ def test_options_that_change_images(tmp_path: Path, case: str, largest: int) -> 
 @pytest.mark.filterwarnings("ignore::shardio.SourceWarning")
 def test_orient_turns_masks(tmp_path: Path) -> None:
     """A mask that an EXIF tag turns is turned, by conversion and by a Loader, without other numbers."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    source = pairs(tmp_path / "in", lambda number: grey_png(NUMBERS[number], exif=exif))
+    source = pairs(tmp_path / "in", lambda number: with_exif(grey_png(NUMBERS[number]), tiff(6)))
     with pytest.warns(SourceWarning, match="an EXIF tag rotates or flips"):
         plain = shardio.convert(source, tmp_path / "plain", mask="mask", **PAIRS)
     turned = shardio.convert(source, tmp_path / "turned", mask="mask", orient=True, **PAIRS)
@@ -229,9 +227,7 @@ def test_index_refuses_what_is_no_mask(
 
 def tagged(orientation: int, number: int, shape: tuple[int, int] = SIZE) -> bytes:
     """A photo of this stored size with an orientation tag."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return with_exif(jpeg(*shape, seed=number), exif.tobytes().removeprefix(b"Exif\0\0"))
+    return with_exif(jpeg(*shape, seed=number), tiff(orientation))
 
 
 def unlike_pairs(number: int) -> tuple[bytes, bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import resized, write_files
+from _builders import resized, tiff, write_files
 from _cli import run
 from _datasets import packed
 from PIL import Image, ImageOps
@@ -20,9 +20,8 @@ def rotated(orientation: int, kind: str = "JPEG") -> bytes:
     """A gradient of 30 x 50 pixels with the tag."""
     y, x = np.mgrid[:30, :50]
     pixels = np.stack([5 * x, 8 * y, 255 - 5 * x], axis=2).astype(np.uint8)
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = orientation
-    Image.fromarray(pixels).save(file, kind, exif=exif.tobytes(), quality=95, subsampling=0)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, exif=b"Exif\0\0" + tiff(orientation), quality=95, subsampling=0)
     return file.getvalue()
 
 

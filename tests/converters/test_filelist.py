@@ -292,30 +292,29 @@ class TestPaths:
         assert source.sizes().max() == 6
 
 
-class TestChoice:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"path": "file"}, "has no 'file'; there are path, image, n, x, t"),
-            ({"path": "a=path,a=image"}, "would both be the field 'a'"),
-            ({"path": ""}, "fields must name at least one"),
-            ({"fields": "path"}, "has no 'path'; there are image, n, x, t"),
-            ({"fields": ""}, "fields must name at least one"),
-            ({}, "two columns would be the field 'image'; rename one"),
-            ({"fields": "n", "classes": "a"}, "classes need a field label or class; the fields are n"),
-            ({"fields": "label=n", "classes": "auto"}, "classes='auto' do not fit 'label', which is int64"),
-            ({"fields": "label=x", "classes": "a,b"}, "do not fit 'label', which is float64"),
-            ({"fields": "label=t", "classes": "a,b,a"}, "classes must differ, got a, b, a"),
-            *(({"delimiter": one}, "a delimiter must be one character") for one in ("", ";;", '"', "\n")),
-            ({"delimiter": ";"}, r"has no column path, file, .*; choose with path among path,image,n,x,t"),
-        ],
-    )
-    def test_wrong_choices(self, tmp_path: Path, options: dict[str, str], message: str) -> None:
-        """Columns and classes that do not fit are refused with those that there are."""
-        rows = [("path", "image", "n", "x", "t"), ("a.jpg", "a.jpg", 1, 0.5, "a")]
-        listed = table(pictures(tmp_path) / "list.csv", rows)
-        with pytest.raises(ConfigError, match=message):
-            filelist(listed, **options)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "file"}, "has no 'file'; there are path, image, n, x, t"),
+        ({"path": "a=path,a=image"}, "would both be the field 'a'"),
+        ({"path": ""}, "fields must name at least one"),
+        ({"fields": "path"}, "has no 'path'; there are image, n, x, t"),
+        ({"fields": ""}, "fields must name at least one"),
+        ({}, "two columns would be the field 'image'; rename one"),
+        ({"fields": "n", "classes": "a"}, "classes need a field label or class; the fields are n"),
+        ({"fields": "label=n", "classes": "auto"}, "classes='auto' do not fit 'label', which is int64"),
+        ({"fields": "label=x", "classes": "a,b"}, "do not fit 'label', which is float64"),
+        ({"fields": "label=t", "classes": "a,b,a"}, "classes must differ, got a, b, a"),
+        *(({"delimiter": one}, "a delimiter must be one character") for one in ("", ";;", '"', "\n")),
+        ({"delimiter": ";"}, r"has no column path, file, .*; choose with path among path,image,n,x,t"),
+    ],
+)
+def test_wrong_choices(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    """Columns and classes that do not fit are refused with those that there are."""
+    rows = [("path", "image", "n", "x", "t"), ("a.jpg", "a.jpg", 1, 0.5, "a")]
+    listed = table(pictures(tmp_path) / "list.csv", rows)
+    with pytest.raises(ConfigError, match=message):
+        filelist(listed, **options)  # type: ignore[arg-type]
 
 
 class TestClasses:

@@ -180,26 +180,23 @@ class TestKinds:
             hdf5(tmp_path / "a.h5", fields={"x": "x", "y": name})
 
 
-class TestMatlab:
-    """Files of MATLAB 7.3."""
-
-    def test_empty_arrays_and_axes(self, tmp_path: Path) -> None:
-        """An empty array is left out, not taken for its size; a hint says that axes are reversed."""
-        numbers = np.arange(2 * 3 * 6).reshape(2, 3, 6)
-        with h5py.File(tmp_path / "a.mat", "w", userblock_size=512) as file:
-            file["images"], file["x"] = numbers, np.zeros(2, "u8")
-            file["x"].attrs["MATLAB_empty"] = np.uint8(1)
-        plain = (tmp_path / "a.mat").read_bytes()
-        assert not [*hdf5(tmp_path / "a.mat").remarks, *hdf5(tmp_path / "a.mat").hints]
-        (tmp_path / "a.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + plain[128:])
-        source = hdf5(tmp_path / "a.mat")
-        assert source.remarks == ("left out 'x': an empty array of MATLAB, of which it holds the size",)
-        told = "'images', [2, 3, 6] here, is 6 x 3 x 2 in MATLAB, of which samples are along the last axis"
-        assert told in source.hints[0]
-        check_source(source, [{"images": row} for row in numbers], tmp_path / "out")
-        assert hdf5(tmp_path / "a.mat", fields="images").remarks == ()
-        with pytest.raises(SourceError, match="'x' cannot be taken: an empty array of MATLAB"):
-            hdf5(tmp_path / "a.mat", fields="x")
+def test_empty_arrays_and_axes_of_matlab(tmp_path: Path) -> None:
+    """An empty array is left out, not taken for its size; a hint says that axes are reversed."""
+    numbers = np.arange(2 * 3 * 6).reshape(2, 3, 6)
+    with h5py.File(tmp_path / "a.mat", "w", userblock_size=512) as file:
+        file["images"], file["x"] = numbers, np.zeros(2, "u8")
+        file["x"].attrs["MATLAB_empty"] = np.uint8(1)
+    plain = (tmp_path / "a.mat").read_bytes()
+    assert not [*hdf5(tmp_path / "a.mat").remarks, *hdf5(tmp_path / "a.mat").hints]
+    (tmp_path / "a.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + plain[128:])
+    source = hdf5(tmp_path / "a.mat")
+    assert source.remarks == ("left out 'x': an empty array of MATLAB, of which it holds the size",)
+    told = "'images', [2, 3, 6] here, is 6 x 3 x 2 in MATLAB, of which samples are along the last axis"
+    assert told in source.hints[0]
+    check_source(source, [{"images": row} for row in numbers], tmp_path / "out")
+    assert hdf5(tmp_path / "a.mat", fields="images").remarks == ()
+    with pytest.raises(SourceError, match="'x' cannot be taken: an empty array of MATLAB"):
+        hdf5(tmp_path / "a.mat", fields="x")
 
 
 class TestFields:
@@ -492,42 +489,40 @@ class TestFilters:
             hdf5(path)
 
 
-class TestBlocks:
-    def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In ascending order each chunk is decompressed once, and members of a compound are read together."""
-        data = np.zeros(4000, [("a", "u1", (1000,)), ("b", "i4")])
-        source = hdf5(write(tmp_path / "a.h5", t={"data": data, "chunks": (500,), "compression": "gzip"}))
-        counted: list[tuple[int, int]] = []
-        original = helper_process.call
+def test_chunks_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ascending order each chunk is decompressed once, and members of a compound are read together."""
+    data = np.zeros(4000, [("a", "u1", (1000,)), ("b", "i4")])
+    source = hdf5(write(tmp_path / "a.h5", t={"data": data, "chunks": (500,), "compression": "gzip"}))
+    counted: list[tuple[int, int]] = []
+    original = helper_process.call
 
-        def call(function: str, arguments: Mapping[str, Any], limit: float) -> list[bytearray]:
-            if "start" in arguments:
-                counted.append((arguments["start"], arguments["stop"]))
-            return original(function, arguments, limit)
+    def call(function: str, arguments: Mapping[str, Any], limit: float) -> list[bytearray]:
+        if "start" in arguments:
+            counted.append((arguments["start"], arguments["stop"]))
+        return original(function, arguments, limit)
 
-        monkeypatch.setattr(helper_process, "call", call)
-        for index in range(4000):
-            source[index]
-        assert counted == [(low, low + 1000) for low in range(0, 4000, 1000)]
-        assert rows_at_once(1 << 20, (100, 1024), (9999, 1 << 20)) == 16  # not whole bands
+    monkeypatch.setattr(helper_process, "call", call)
+    for index in range(4000):
+        source[index]
+    assert counted == [(low, low + 1000) for low in range(0, 4000, 1000)]
+    assert rows_at_once(1 << 20, (100, 1024), (9999, 1 << 20)) == 16  # not whole bands
 
 
-class TestAxis:
-    @pytest.mark.parametrize("chunks", [None, (2, 3, 4)])
-    @pytest.mark.parametrize("axis", ["time", "2"])
-    def test_samples_along_another_axis(self, tmp_path: Path, axis: str, chunks: Any) -> None:
-        """Rows are along the axis of a dimension scale, or of a number; datasets that lack it are left out."""
-        data = np.random.default_rng(0).random((4, 5, 12), np.float32)
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file.create_dataset("t2m", data=data, chunks=chunks, compression=None if chunks is None else "gzip")
-            for number, (name, size) in enumerate({"lat": 4, "lon": 5, "time": 12}.items()):
-                file[name] = np.arange(size, dtype="f8")
-                file[name].make_scale(name)
-                file["t2m"].dims[number].attach_scale(file[name])
-        source = hdf5(tmp_path / "a.h5", axis=axis, fields=None if axis == "time" else "t2m")
-        samples = [{"t2m": data[..., n], "time": float(n)} for n in range(12)]
-        check_source(source, [{name: one[name] for name in source.fields} for one in samples], tmp_path / "out")
-        if axis == "time":
-            assert {remark.partition(":")[2] for remark in source.remarks} == {" it has no axis 'time'"}
-        with pytest.raises(SourceError, match="'t2m' is read along another axis than its first: convert it"):
-            shardio.index(tmp_path / "a.h5", tmp_path / "index", axis=axis, fields="t2m")
+@pytest.mark.parametrize("chunks", [None, (2, 3, 4)])
+@pytest.mark.parametrize("axis", ["time", "2"])
+def test_samples_along_another_axis(tmp_path: Path, axis: str, chunks: Any) -> None:
+    """Rows are along the axis of a dimension scale, or of a number; datasets that lack it are left out."""
+    data = np.random.default_rng(0).random((4, 5, 12), np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("t2m", data=data, chunks=chunks, compression=None if chunks is None else "gzip")
+        for number, (name, size) in enumerate({"lat": 4, "lon": 5, "time": 12}.items()):
+            file[name] = np.arange(size, dtype="f8")
+            file[name].make_scale(name)
+            file["t2m"].dims[number].attach_scale(file[name])
+    source = hdf5(tmp_path / "a.h5", axis=axis, fields=None if axis == "time" else "t2m")
+    samples = [{"t2m": data[..., n], "time": float(n)} for n in range(12)]
+    check_source(source, [{name: one[name] for name in source.fields} for one in samples], tmp_path / "out")
+    if axis == "time":
+        assert {remark.partition(":")[2] for remark in source.remarks} == {" it has no axis 'time'"}
+    with pytest.raises(SourceError, match="'t2m' is read along another axis than its first: convert it"):
+        shardio.index(tmp_path / "a.h5", tmp_path / "index", axis=axis, fields="t2m")

@@ -177,24 +177,23 @@ class TestOrder:
         assert dataset.format["type"] is None
 
 
-class TestSplits:
-    def test_of_several(self, tmp_path: Path) -> None:
-        """One split of several must be named, otherwise they are listed; a single one needs no name."""
-        both = DatasetDict(train=numbered(3), test=numbered(2))
-        path = saved(tmp_path / "a", both)
-        for src, place in ((path, ".*/a"), (str(path), ".*/a"), (both, "the DatasetDict")):
-            source = huggingface(src, subset="test")
-            assert [source[n]["x"] for n in range(len(source.sizes()))] == [0, 1]
-            for subset in (None, "valid"):
-                with pytest.raises(ConfigError, match=f"^{place} has .*one of train, test, got {subset!r}"):
-                    huggingface(src, subset=subset)
-        assert len(huggingface(path / "train").sizes()) == 3
+def test_one_split_of_several(tmp_path: Path) -> None:
+    """One split of several must be named, otherwise they are listed; a single one needs no name."""
+    both = DatasetDict(train=numbered(3), test=numbered(2))
+    path = saved(tmp_path / "a", both)
+    for src, place in ((path, ".*/a"), (str(path), ".*/a"), (both, "the DatasetDict")):
+        source = huggingface(src, subset="test")
+        assert [source[n]["x"] for n in range(len(source.sizes()))] == [0, 1]
+        for subset in (None, "valid"):
+            with pytest.raises(ConfigError, match=f"^{place} has .*one of train, test, got {subset!r}"):
+                huggingface(src, subset=subset)
+    assert len(huggingface(path / "train").sizes()) == 3
 
-        assert len(huggingface(saved(tmp_path / "b", DatasetDict(train=numbered(3)))).sizes()) == 3
-        with pytest.raises(SourceError, match="the DatasetDict holds no splits"):
-            huggingface(DatasetDict())
-        with pytest.raises(ConfigError, match=r"the Dataset is one Dataset, without splits; got subset='train'"):
-            huggingface(numbered(), subset="train")
+    assert len(huggingface(saved(tmp_path / "b", DatasetDict(train=numbered(3)))).sizes()) == 3
+    with pytest.raises(SourceError, match="the DatasetDict holds no splits"):
+        huggingface(DatasetDict())
+    with pytest.raises(ConfigError, match=r"the Dataset is one Dataset, without splits; got subset='train'"):
+        huggingface(numbered(), subset="train")
 
 
 class TestRefusals:

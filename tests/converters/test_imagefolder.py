@@ -180,17 +180,16 @@ class TestBadSamples:
         assert source[3]["key"] == "cat/d.jpg"
 
 
-class TestLinks:
-    def test_links_are_followed(self, tmp_path: Path) -> None:
-        """A linked file has its target's size and bytes; a folder that is linked twice counts twice."""
-        written = class_folders(tmp_path / "elsewhere", {"far": ["a.jpg"]})
-        class_folders(tmp_path / "photos", {"cat": ["b.jpg"]})
-        (tmp_path / "photos" / "cat" / "c.jpg").symlink_to(tmp_path / "elsewhere" / "far" / "a.jpg")
-        (tmp_path / "photos" / "cat" / "more").symlink_to(tmp_path / "elsewhere" / "far")
-        (tmp_path / "photos" / "dog").symlink_to(tmp_path / "elsewhere" / "far")
-        source = imagefolder(tmp_path / "photos")
-        assert listing(source) == [("cat/b.jpg", 0), ("cat/c.jpg", 0), ("cat/more/a.jpg", 0), ("dog/a.jpg", 1)]
-        assert source.sizes().tolist()[1:] == [len(written["far/a.jpg"])] * 3
+def test_links_are_followed(tmp_path: Path) -> None:
+    """A linked file has its target's size and bytes; a folder that is linked twice counts twice."""
+    written = class_folders(tmp_path / "elsewhere", {"far": ["a.jpg"]})
+    class_folders(tmp_path / "photos", {"cat": ["b.jpg"]})
+    (tmp_path / "photos" / "cat" / "c.jpg").symlink_to(tmp_path / "elsewhere" / "far" / "a.jpg")
+    (tmp_path / "photos" / "cat" / "more").symlink_to(tmp_path / "elsewhere" / "far")
+    (tmp_path / "photos" / "dog").symlink_to(tmp_path / "elsewhere" / "far")
+    source = imagefolder(tmp_path / "photos")
+    assert listing(source) == [("cat/b.jpg", 0), ("cat/c.jpg", 0), ("cat/more/a.jpg", 0), ("dog/a.jpg", 1)]
+    assert source.sizes().tolist()[1:] == [len(written["far/a.jpg"])] * 3
 
 
 class TestRefusals:

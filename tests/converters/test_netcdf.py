@@ -292,22 +292,20 @@ class TestSeries:
 
 
 @pytest.mark.parametrize("make", [write, write_zarr], ids=["hdf5", "zarr"])
-class TestAsStored:
-    ATTRIBUTES = {"scale_factor": 0.5, "_FillValue": f4("nan"), "units": "mm", "long_name": "rain"}
-
-    def test_attributes_are_kept(self, make: Callable[..., Path], tmp_path: Path) -> None:
-        """What numbers mean stays in the manifest, where NaN is text, and `info` shows it."""
-        attributes = self.ATTRIBUTES | ({"_FillValue": "AAAAAAAA+H8="} if make is write_zarr else {})  # as xarray does
-        path = make(tmp_path / "a.h5", attributes, np.ones(3, f4))
-        converter = "hdf5" if make is write else "zarr"
-        with pytest.raises(SourceError, match=r"scale_factor=0\.5 are not applied"):
-            shardio.convert(path, tmp_path / "strict", converter=converter, strict=True)
-        with pytest.warns(SourceWarning, match="scale_factor=0.5 are not applied, which decode_cf=True does"):
-            shardio.convert(path, tmp_path / "out", converter=converter)
-        kept = {"units": "mm", "scale_factor": 0.5, "_FillValue": "NaN"}
-        assert shardio.open(tmp_path / "out").fields["x"].attributes == kept
-        assert "scalar, float32; units='mm', scale_factor=0.5, _FillValue='NaN'" in run("info", tmp_path / "out")
-        assert json.loads((tmp_path / "out" / "shardio.json").read_text())["fields"]["x"]["attributes"] == kept
+def test_attributes_are_kept(make: Callable[..., Path], tmp_path: Path) -> None:
+    """What numbers mean stays in the manifest, where NaN is text, and `info` shows it."""
+    fill = "AAAAAAAA+H8=" if make is write_zarr else f4("nan")  # as xarray does
+    attributes = {"scale_factor": 0.5, "_FillValue": fill, "units": "mm", "long_name": "rain"}
+    path = make(tmp_path / "a.h5", attributes, np.ones(3, f4))
+    converter = "hdf5" if make is write else "zarr"
+    with pytest.raises(SourceError, match=r"scale_factor=0\.5 are not applied"):
+        shardio.convert(path, tmp_path / "strict", converter=converter, strict=True)
+    with pytest.warns(SourceWarning, match="scale_factor=0.5 are not applied, which decode_cf=True does"):
+        shardio.convert(path, tmp_path / "out", converter=converter)
+    kept = {"units": "mm", "scale_factor": 0.5, "_FillValue": "NaN"}
+    assert shardio.open(tmp_path / "out").fields["x"].attributes == kept
+    assert "scalar, float32; units='mm', scale_factor=0.5, _FillValue='NaN'" in run("info", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "shardio.json").read_text())["fields"]["x"]["attributes"] == kept
 
 
 class TestInPlace:

@@ -153,13 +153,6 @@ def test_times_too_coarse(tmp_path: Path) -> None:
     assert "coarse.nc is stored in numbers up to 256 apart, too coarse" in note
 
 
-def test_undecoded_times_of_other_units(tmp_path: Path) -> None:
-    """Without decoding, files that count from other days are refused, with what decodes them."""
-    paths = [write(tmp_path / f"{day}.nc", "a", range(4), day=day) for day in (1, 2)]
-    with pytest.raises(SourceError, match=r"'time', units is .* in .*2.nc, .* in .*1.nc; decode_cf=True applies"):
-        shardio.index(paths, tmp_path / "out", tell=lambda note: None)
-
-
 def test_levels_are_stacked(tmp_path: Path) -> None:
     """Variables on levels make [variables, levels, latitudes, longitudes]."""
     levels: dict[str, Any] = {"level": np.array([850.0, 500.0])}

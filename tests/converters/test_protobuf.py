@@ -45,20 +45,19 @@ def by_protobuf(data: bytes, message: Any = Example) -> dict[str, Any]:
     return {name: list(getattr(found[name], kind).value) for name, kind in kinds.items() if kind}
 
 
-class TestNumbers:
-    @pytest.mark.parametrize(
-        ("data", "told"),
-        [
-            *((data, "cut short") for data in (b"\x80", b"\xff" * 9)),
-            *((data, "more than 10 bytes") for data in (b"\x80" * 10 + b"\0", b"\xff" * 11 + b"\1")),
-        ],
-    )
-    def test_what_is_no_number(self, data: bytes, told: str) -> None:
-        """A varint without its last byte, or of more than ten bytes, is refused."""
-        with pytest.raises(ValueError, match=told):
-            protobuf.int64s(data)
-        with pytest.raises(ValueError, match=f"byte 0: a number .*{told}"):
-            protobuf.varint(data, 0, len(data))
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        *((data, "cut short") for data in (b"\x80", b"\xff" * 9)),
+        *((data, "more than 10 bytes") for data in (b"\x80" * 10 + b"\0", b"\xff" * 11 + b"\1")),
+    ],
+)
+def test_what_is_no_number(data: bytes, told: str) -> None:
+    """A varint without its last byte, or of more than ten bytes, is refused."""
+    with pytest.raises(ValueError, match=told):
+        protobuf.int64s(data)
+    with pytest.raises(ValueError, match=f"byte 0: a number .*{told}"):
+        protobuf.varint(data, 0, len(data))
 
 
 class TestMessages:

@@ -116,16 +116,15 @@ class TestSamples:
         assert list(source.fields) == list(source[0]) == fields
 
 
-class TestImages:
-    def test_colours_among_grey(self) -> None:
-        """If the first and last images are grey, a colour image is a bad sample, because it would lose its colours."""
-        images = [Picture(pixels(5, 7, channels)) for channels in (1, 3, 1)]
-        grey = torch(Samples([images[0], images[2]]))
-        assert grey.fields["image"] == Field("image", channels=1)
-        assert decoded(grey[1]["image"]).tolist() == images[2].image.tolist()
-        with pytest.raises(BadSample, match="sample 1: field 'image': expected a grey image"):
-            torch(Samples(images))[1]
-        assert torch(Samples(images[:2])).fields["image"] == Field("image")
+def test_colours_among_grey() -> None:
+    """If the first and last images are grey, a colour image is a bad sample, because it would lose its colours."""
+    images = [Picture(pixels(5, 7, channels)) for channels in (1, 3, 1)]
+    grey = torch(Samples([images[0], images[2]]))
+    assert grey.fields["image"] == Field("image", channels=1)
+    assert decoded(grey[1]["image"]).tolist() == images[2].image.tolist()
+    with pytest.raises(BadSample, match="sample 1: field 'image': expected a grey image"):
+        torch(Samples(images))[1]
+    assert torch(Samples(images[:2])).fields["image"] == Field("image")
 
 
 MODULE = """
@@ -272,55 +271,53 @@ class BadLength(Lengthless):
         raise RuntimeError("who knows")
 
 
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("given", "names", "message"),
-        [
-            (Endless(), None, "Endless must be a map-style Dataset, with a length and samples by index; .* iterable"),
-            (Lengthless(), None, "Lengthless must be a map-style Dataset"),
-            (BadLength(), None, "the length of BadLength: RuntimeError: who knows"),
-            (Samples([]), None, "Samples holds no samples"),
-            (Samples([ValueError("first")]), None, "Samples, sample 0: ValueError: first"),
-            (Samples([object()]), None, "Samples, sample 0: no field holds a object"),
-            (Samples([(1, object())]), None, "Samples, sample 0: field 'label': no field holds a object"),
-            (Samples([np.array([None])]), None, "Samples, sample 0: a dtype must be"),
-            (Samples([2**70]), None, "Samples, sample 0: a dtype must be"),
-            (Samples([{}]), None, "Samples, sample 0: a dataset needs at least one field"),
-            (Samples([{"a b": 1, "a_b": 2}]), None, "Samples, sample 0: two keys would be one field: a b, a_b"),
-            (Samples([{"a": {"b": object()}}]), None, "Samples, sample 0: not JSON"),
-            (Samples([(1, 2, 3)]), "a,b", "names must name each part of a sample, the first has 3 parts; got a, b"),
-            (Samples([{"x": 1}]), "a", "must name each part of a sample, the first is a dict, which has its own"),
-            (Samples([(1, 2)]), "a,a", "names must be different names, got a, a"),
-        ],
-    )
-    def test_what_is_no_data_set(self, given: Any, names: str | None, message: str) -> None:
-        """An object is refused unless it has numbered samples whose first can be stored, under the given names."""
-        with pytest.raises((SourceError, ConfigError), match=message):
-            torch(given, names=names)
+@pytest.mark.parametrize(
+    ("given", "names", "message"),
+    [
+        (Endless(), None, "Endless must be a map-style Dataset, with a length and samples by index; .* iterable"),
+        (Lengthless(), None, "Lengthless must be a map-style Dataset"),
+        (BadLength(), None, "the length of BadLength: RuntimeError: who knows"),
+        (Samples([]), None, "Samples holds no samples"),
+        (Samples([ValueError("first")]), None, "Samples, sample 0: ValueError: first"),
+        (Samples([object()]), None, "Samples, sample 0: no field holds a object"),
+        (Samples([(1, object())]), None, "Samples, sample 0: field 'label': no field holds a object"),
+        (Samples([np.array([None])]), None, "Samples, sample 0: a dtype must be"),
+        (Samples([2**70]), None, "Samples, sample 0: a dtype must be"),
+        (Samples([{}]), None, "Samples, sample 0: a dataset needs at least one field"),
+        (Samples([{"a b": 1, "a_b": 2}]), None, "Samples, sample 0: two keys would be one field: a b, a_b"),
+        (Samples([{"a": {"b": object()}}]), None, "Samples, sample 0: not JSON"),
+        (Samples([(1, 2, 3)]), "a,b", "names must name each part of a sample, the first has 3 parts; got a, b"),
+        (Samples([{"x": 1}]), "a", "must name each part of a sample, the first is a dict, which has its own"),
+        (Samples([(1, 2)]), "a,a", "names must be different names, got a, a"),
+    ],
+)
+def test_what_is_no_data_set(given: Any, names: str | None, message: str) -> None:
+    """An object is refused unless it has numbered samples whose first can be stored, under the given names."""
+    with pytest.raises((SourceError, ConfigError), match=message):
+        torch(given, names=names)
 
 
-class TestBadSamples:
-    @pytest.mark.parametrize(
-        ("sample", "message"),
-        [
-            (IndexError("list index out of range"), "IndexError: list index out of range"),
-            (BadSample("its own word"), "its own word"),
-            (OSError(2, "No such file", "a.jpg"), r"FileNotFoundError: \[Errno 2\] No such file: 'a.jpg'"),
-            ((1, 2, 3), "it has 3 parts, for 2 names: image, label"),
-            (7, "it has 1 parts, for 2 names"),
-            ((Picture(np.zeros((0, 0, 3), np.uint8)), 1), "OSError: image file is truncated"),
-            ((object(), 1), "field 'image': no field holds a object"),
-        ],
-    )
-    @pytest.mark.parametrize("number", [1, 2])
-    def test_a_sample_that_fails(self, sample: Any, message: str, number: int) -> None:
-        """A sample that raises is bad, with its number and the error's type and text; the others are read."""
-        samples: list[Any] = [(Picture(pixels()), 1)] * 3
-        samples[number] = sample
-        source = torch(Samples(samples))
-        with pytest.raises(BadSample, match=f"^Samples, sample {number}: {message}"):
-            source[number]
-        assert source[0]["label"] == source[3 - number]["label"] == 1
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (IndexError("list index out of range"), "IndexError: list index out of range"),
+        (BadSample("its own word"), "its own word"),
+        (OSError(2, "No such file", "a.jpg"), r"FileNotFoundError: \[Errno 2\] No such file: 'a.jpg'"),
+        ((1, 2, 3), "it has 3 parts, for 2 names: image, label"),
+        (7, "it has 1 parts, for 2 names"),
+        ((Picture(np.zeros((0, 0, 3), np.uint8)), 1), "OSError: image file is truncated"),
+        ((object(), 1), "field 'image': no field holds a object"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_sample_that_fails(sample: Any, message: str, number: int) -> None:
+    """A sample that raises is bad, with its number and the error's type and text; the others are read."""
+    samples: list[Any] = [(Picture(pixels()), 1)] * 3
+    samples[number] = sample
+    source = torch(Samples(samples))
+    with pytest.raises(BadSample, match=f"^Samples, sample {number}: {message}"):
+        source[number]
+    assert source[0]["label"] == source[3 - number]["label"] == 1
 
 
 def test_images_in_a_costly_form_are_told(tmp_path: Path) -> None:

@@ -244,15 +244,14 @@ def test_compressed(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path / "in")) == len(SUFFIXES)
 
 
-class TestDamage:
-    def test_no_sample_can_be_read(self, tmp_path: Path) -> None:
-        """Tars in which every sample is bad, or there is none, are refused."""
-        write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
-        with pytest.raises(SourceError, match=r"no sample can be read: .*two files"):
-            webdataset(tmp_path)
-        write_tar(tmp_path / "a.tar", [("README", b"")])
-        with pytest.raises(SourceError, match="holds no samples"):
-            webdataset(tmp_path)
+def test_no_sample_can_be_read(tmp_path: Path) -> None:
+    """Tars in which every sample is bad, or there is none, are refused."""
+    write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
+    with pytest.raises(SourceError, match=r"no sample can be read: .*two files"):
+        webdataset(tmp_path)
+    write_tar(tmp_path / "a.tar", [("README", b"")])
+    with pytest.raises(SourceError, match="holds no samples"):
+        webdataset(tmp_path)
 
 
 class TestFilesThatAreApart:

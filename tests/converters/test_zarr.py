@@ -178,27 +178,26 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-class TestPickles:
-    @pytest.mark.parametrize("place", ["filter", "compressor", "behind a group of the third format"])
-    def test_nothing_is_unpickled(self, tmp_path: Path, place: str) -> None:
-        """An array of pickled objects is refused before zarr opens it, wherever the codec is declared."""
-        write(tmp_path / "a", 2, x=numbers("i4"), y={"data": numbers("i4"), "compressors": None})
-        metadata = json.loads((tmp_path / "a" / "y" / ".zarray").read_text())
-        if place == "compressor":
-            metadata["compressor"] = {"id": "pickle"}
-        else:
-            metadata |= {"dtype": "|O", "filters": [{"id": "pickle"}], "fill_value": "gASVAAAAAA=="}
-        if "group" in place:
-            (tmp_path / "a" / "y" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-        (tmp_path / "a" / "y" / ".zarray").write_text(json.dumps(metadata))
-        (tmp_path / "a" / "y" / "0").write_bytes(numcodecs.Pickle().encode([Bomb(tmp_path / "ran")]))
-        with pytest.raises(SourceError, match="'y' cannot be taken: pickled objects may run code"):
-            zarr(tmp_path / "a", fields="y")
-        assert zarr(tmp_path / "a").remarks == ("left out 'y': pickled objects may run code",)
-        with pytest.raises(SourceError, match="can be taken: 'array': pickled"):
-            zarr(tmp_path / "a" / "y")
-        assert zarr(tmp_path / "a", fields="x")[1] == {"x": 1}
-        assert not (tmp_path / "ran").exists()
+@pytest.mark.parametrize("place", ["filter", "compressor", "behind a group of the third format"])
+def test_nothing_is_unpickled(tmp_path: Path, place: str) -> None:
+    """An array of pickled objects is refused before zarr opens it, wherever the codec is declared."""
+    write(tmp_path / "a", 2, x=numbers("i4"), y={"data": numbers("i4"), "compressors": None})
+    metadata = json.loads((tmp_path / "a" / "y" / ".zarray").read_text())
+    if place == "compressor":
+        metadata["compressor"] = {"id": "pickle"}
+    else:
+        metadata |= {"dtype": "|O", "filters": [{"id": "pickle"}], "fill_value": "gASVAAAAAA=="}
+    if "group" in place:
+        (tmp_path / "a" / "y" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    (tmp_path / "a" / "y" / ".zarray").write_text(json.dumps(metadata))
+    (tmp_path / "a" / "y" / "0").write_bytes(numcodecs.Pickle().encode([Bomb(tmp_path / "ran")]))
+    with pytest.raises(SourceError, match="'y' cannot be taken: pickled objects may run code"):
+        zarr(tmp_path / "a", fields="y")
+    assert zarr(tmp_path / "a").remarks == ("left out 'y': pickled objects may run code",)
+    with pytest.raises(SourceError, match="can be taken: 'array': pickled"):
+        zarr(tmp_path / "a" / "y")
+    assert zarr(tmp_path / "a", fields="x")[1] == {"x": 1}
+    assert not (tmp_path / "ran").exists()
 
 
 def spoil(chunk: Path) -> None:
