@@ -1,4 +1,4 @@
-"""Formats of files that hold an array: TIFF, PNG, NIfTI, DICOM, FITS, MATLAB and .npy, told by their first bytes.
+"""Formats of files that hold an array: TIFF, PNG, NIfTI, DICOM, FITS, MATLAB and .npy, recognized by their first bytes.
 
 Each is read by the library of its field, from a stream without a path.
 """
@@ -47,7 +47,7 @@ _Open: TypeAlias = Callable[[Stream, ReadOptions], OpenedArray]
 def format_of(path: Path) -> str | None:
     """Return the format of a file, which gzip may have compressed: a name in `OPENERS` or `ELSEWHERE`; None for others.
 
-    It is also None if the file cannot be read.
+    Returns None also if the file cannot be read.
     """
     try:
         head = File(path).read(0, _HEAD)
@@ -185,7 +185,7 @@ def _tiff(stream: Stream, options: ReadOptions) -> OpenedArray:
 def _geotiff(series: Any, stored: np.dtype[Any]) -> dict[str, Any]:
     """The number that stands for no data, and the scale and offset of all bands or, in an array, of each: GDAL's tags.
 
-    What changes no value is left out, as is what is no number.
+    Leaves out what changes no value, and what is no number.
     """
     tags = {code: str(tag.value) for code in (_NODATA, _METADATA) if (tag := series.keyframe.tags.get(code))}
     found: dict[str, Any] = {}
@@ -259,7 +259,7 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
 
 
 def _image_of_pair(header: Path) -> File:
-    """The file of values beside a NIfTI header, which has the same name but its suffix; BadSample if there is none."""
+    """The file of values next to a NIfTI header, named like it but for the suffix; BadSample if there is none."""
     name = header.name.removesuffix(".gz")
     stem = name[:-4] if name.lower().endswith(".hdr") else name
     for suffix in (".img", ".img.gz", ".IMG"):

@@ -1,7 +1,7 @@
 """Tables of Arrow as samples, for `parquet` and `huggingface`: the field of each column, and the value of each cell.
 
-Types are described at https://arrow.apache.org/docs/format/Columnar.html. Hugging Face's libraries note beside them
-what a column stands for, as https://huggingface.co/docs/datasets/about_dataset_features describes.
+Types are described at https://arrow.apache.org/docs/format/Columnar.html. Hugging Face's libraries also note what a
+column stands for: https://huggingface.co/docs/datasets/about_dataset_features.
 """
 
 import math
@@ -49,9 +49,10 @@ class Column:
     Attributes:
         name: its name in the table.
         field: the field; of kind `bytes` until values show that they are images.
-        lengths: of an array, the length of each list within its lists.
+        lengths: for an array, the length of each list within its lists.
         mean: the average bytes of a value, 0 where that is not known.
-        root: the folder that paths start from, of a column of paths of files, which are the values; None of any other.
+        root: for a column of paths of files, whose contents are the values: the folder that the paths start from; else
+            None.
     """
 
     name: str
@@ -62,12 +63,12 @@ class Column:
 
 
 def arrow() -> Any:
-    """The package pyarrow; MissingDependency if it is not installed."""
+    """Return the package pyarrow; MissingDependency if it is not installed."""
     return load_optional("pyarrow", purpose="reading tables of Arrow", extra="parquet")
 
 
 def damage() -> tuple[type[Exception], ...]:
-    """The errors that pyarrow raises for unreadable data; MemoryError where damage is taken for a length."""
+    """Return the errors that pyarrow raises for unreadable data; MemoryError where damage is taken for a length."""
     kinds = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)
     return (BadSample, arrow().ArrowException, *kinds)
 
@@ -85,12 +86,12 @@ def noted_features(schema: Any, place: str) -> Features:
 
 
 def columns(names: Mapping[str, str], schema: Any, features: Features, place: str) -> dict[str, Column]:
-    """The chosen columns, by field; SourceError if one does not exist, or if no field holds its type.
+    """Return the chosen columns, by field; SourceError if one does not exist, or if no field holds its type.
 
     Args:
         names: the columns' names by field, from `choose_fields`.
         schema: a pyarrow.Schema.
-        features: the features that Hugging Face noted, of as many columns as it did.
+        features: the features that Hugging Face noted, for some or all columns.
         place: the source, for error messages.
     """
     found = {}
@@ -106,7 +107,7 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
 
 
 def with_fixed(source: S, names: Collection[str]) -> S:
-    """A source of columns some of whose lists of numbers all have the length of the first one that can be read.
+    """Return a source of columns some of whose lists of numbers all have the length of the first one that can be read.
 
     Raises ConfigError for a field that is no list of numbers, SourceError if none can be read.
     """
@@ -127,7 +128,7 @@ def with_fixed(source: S, names: Collection[str]) -> S:
 
 
 def path_column(column: Column, root: Path, place: str) -> Column:
-    """A column of texts, or of Hugging Face's images and sounds, as the files at these paths.
+    """Return a column of texts, or of Hugging Face's images and sounds, as the files at these paths.
 
     Raises SourceError, which names `place`, for a column of another type.
     """
@@ -173,7 +174,7 @@ class Rows:
         return int(self._count)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """Row `row` as a sample, with `Missing` for a null beside JSON; BadSample names the row and the column."""
+        """Row `row` as a sample, with `Missing` for a null outside JSON; BadSample names the row and the column."""
         sample: dict[str, Any] = {}
         for field, (name, data, convert, holds_null) in self._columns.items():
             try:
@@ -189,7 +190,7 @@ class Rows:
 
 
 def scalar_column(column: Any, field: Field) -> NDArray[Any]:
-    """All values of a pyarrow.ChunkedArray of numbers, `[n]`; BadSample if one is null."""
+    """Return all values of a pyarrow.ChunkedArray of numbers, `[n]`; BadSample if one is null."""
     parts = [np.empty(0, field.row_dtype)]
     for chunk in column.chunks:
         while _wrapped_type(chunk.type) is not None:
@@ -204,7 +205,7 @@ def scalar_column(column: Any, field: Field) -> NDArray[Any]:
 
 
 def _column(name: str, kind: Any, feature: Any) -> Column | None:
-    """The column of the type `kind`, with what a feature adds to it; None if no field holds it."""
+    """Return the column of the type `kind`, with what a feature adds to it; None if no field holds it."""
     hint = feature if isinstance(feature, Mapping) else {}
     if getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor":
         shape = tuple(kind.shape)
@@ -230,7 +231,7 @@ def _column(name: str, kind: Any, feature: Any) -> Column | None:
 
 
 def _noted_shape(hint: Mapping[str, Any], dimensions: int) -> tuple[int | None, ...] | None:
-    """The shape that an Array2D to Array5D states, if it has this number of dimensions."""
+    """Return the shape that an Array2D to Array5D states, if it has this number of dimensions."""
     shape = hint.get("shape")
     if not str(hint.get("_type")).startswith("Array") or not isinstance(shape, (list, tuple)):
         return None
@@ -255,7 +256,7 @@ def _list_lengths(kind: Any) -> tuple[tuple[int | None, ...], Any]:
 
 
 def _is_media(kind: Any) -> bool:
-    """Whether values are structs of `bytes` and `path`, in which Hugging Face keeps images and sounds."""
+    """Return whether values are structs of `bytes` and `path`, as Hugging Face keeps images and sounds."""
     parts = {field.name: field.type for field in kind} if arrow().types.is_struct(kind) else {}
     if parts.keys() != {"bytes", "path"}:
         return False
@@ -263,18 +264,18 @@ def _is_media(kind: Any) -> bool:
 
 
 def _holds_images(hint: Mapping[str, Any]) -> bool:
-    """Whether a feature is a list of images."""
+    """Return whether a feature is a list of images."""
     inner = hint.get("feature")
     return isinstance(inner, Mapping) and inner.get("_type") == "Image"
 
 
 def _type_name(kind: Any) -> str:
-    """The name of a type without its parameters: `list` of `list<item: int64>`."""
+    """Return the name of a type without its parameters: `list` of `list<item: int64>`."""
     return str(kind).partition("<")[0].partition("[")[0]
 
 
 def _wrapped_type(kind: Any) -> Any:
-    """The type of the values that an extension or a dictionary wraps; None of any other type."""
+    """Return the type of the values that an extension or a dictionary wraps; None for any other type."""
     if isinstance(kind, arrow().BaseExtensionType):
         return kind.storage_type
     return kind.value_type if arrow().types.is_dictionary(kind) else None
@@ -338,7 +339,7 @@ def _python_value(scalar: Any) -> Any:
 
 
 def _finite(scalar: Any) -> Any:
-    """A number within JSON, which has no others."""
+    """Return a number within JSON, which has no others."""
     value = _python_value(scalar)
     if not math.isfinite(value):
         raise BadSample(f"{value} is not JSON")
@@ -352,7 +353,7 @@ def _image(convert: Convert, scalar: Any) -> bytes:
 
 
 def _media_bytes(read_file: ReadFile, scalar: Any) -> bytes:
-    """The bytes in a struct of `bytes` and `path`, or those of the file where there is only a path."""
+    """Return the bytes in a struct of `bytes` and `path`, or those of the file where there is only a path."""
     data, path = _python_value(scalar["bytes"]), _python_value(scalar["path"])
     if data is None and path is None:
         raise BadSample("neither bytes nor a path")
@@ -364,7 +365,7 @@ def _listed_file(read: ReadFile, scalar: Any) -> bytes:
 
 
 def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
-    """The array in a list of numbers, or in lists whose nested lists have these lengths."""
+    """Return the array in a list of numbers, or in lists whose nested lists have these lengths."""
     values = scalar.values
     outer = len(values)
     for length in lengths:
@@ -382,7 +383,7 @@ def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
 
 
 def _json_converter(kind: Any) -> Convert | None:
-    """The conversion to a JSON value, None for a null; None if there is no conversion of the type `kind`."""
+    """Return the conversion to a JSON value, None for a null; None if there is no conversion of the type `kind`."""
     if (plain := _storage_converter(_storage_type(kind))) is None:
         return None
     convert = _unwrapping(kind, plain)
@@ -413,7 +414,7 @@ def _storage_converter(kind: Any) -> Convert | None:
 
 
 def _map(key: Convert, item: Convert, text_keys: bool, scalar: Any) -> dict[str, Any] | list[list[Any]]:
-    """An object of a map with text keys; pairs of any other."""
+    """Return a map with text keys as an object, any other as pairs."""
     pairs = [[key(pair[0]), item(pair[1])] for pair in scalar.values]
     if not text_keys:
         return pairs

@@ -32,7 +32,7 @@ class ClassFolders:
     Attributes:
         classes: the names of the class folders, in order; empty if there are none.
         files: yields for each class the path below the folder and the bytes of each of its files, in order.
-        beside: the same of the files beside the class folders.
+        beside: the same for the files next to the class folders.
         left_out: how many files of other kinds there are, by suffix; those below class folders once they are yielded.
         hidden: the hidden folders with such files that are left out; those below class folders once they are yielded.
     """
@@ -47,15 +47,15 @@ class ClassFolders:
 def find_class_folders(
     root: Path, suffixes: tuple[str, ...], key: Callable[[str], Any], files: str, *, hidden: bool
 ) -> ClassFolders:
-    """Find the files in a folder; all that lie below a folder in it belong to that folder's class.
+    """Find the files in a folder; all files below a folder in it belong to that folder's class.
 
     Symbolic links are followed, except back to a folder that contains them.
 
     Args:
         root: the folder.
-        suffixes: the suffixes of the files to take, in lower case; the empty one takes all. Files that macOS has
-            written beside others, `._NAME`, are of another kind whatever their suffix.
-        key: by which names are sorted.
+        suffixes: the suffixes of the files to take, in lower case; the empty one takes all. Files called `._NAME`,
+            which macOS writes next to others, never count.
+        key: the key that sorts names.
         files: what the files are called, for messages.
         hidden: whether to take hidden folders, and those that systems add.
 
@@ -78,7 +78,7 @@ def find_class_folders(
 
 
 def hidden_remarks(folders: Sequence[str]) -> tuple[str, ...]:
-    """Return a remark on hidden folders that are left out, if there are some."""
+    """Return a remark on hidden folders that are left out, if there are any."""
     if not folders:
         return ()
     named = ", ".join(map(printable, folders[:_SHOWN])) + (", ..." if len(folders) > _SHOWN else "")
@@ -143,7 +143,7 @@ class _Walk:
             raise unreadable(Path(entry.path), error) from error
 
     def size(self, entry: os.DirEntry[str]) -> int | None:
-        """The bytes of an image file, 0 if that cannot be told; None for anything else."""
+        """Return the bytes of an image file, 0 if they are unknown; None for anything else."""
         if not entry.name.lower().endswith(self._suffixes) or entry.name.startswith(_APPLE_DOUBLE):
             return None
         try:

@@ -22,7 +22,7 @@ class Coordinates:
         file: the file.
         values: by path, the values [n], decoded by the file's attributes of netCDF.
         rows: the path of the coordinate of the rows; "" if there is none.
-        coarse: how far apart the stored numbers of that one are, if they are too coarse to tell its steps; else 0.
+        coarse: how far apart the stored numbers of that one are, if that is too coarse for its steps; else 0.
     """
 
     file: Path
@@ -61,7 +61,7 @@ class Coordinates:
 
 
 def series_hints(files: Iterable[Coordinates]) -> Iterator[str]:
-    """Yield what is to be told of the coordinate of rows in a series of files."""
+    """Yield remarks and hints on the coordinate of rows in a series of files."""
     before: Coordinates | None = None
     told = False
     for file in files:

@@ -1,4 +1,4 @@
-"""DICOM files: a file of one or several frames, or the slices of a series, sorted by where they lie in space."""
+"""DICOM files: a file of one or several frames, or the slices of a series, sorted by their position in space."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _EACH_FILE = Message("{series:False} takes each file as a sample")
 def series_of(path: Path) -> str | None:
     """Return what names the series of a DICOM file of one frame; "" for one of several, without, or damaged.
 
-    None for a file without an image, such as a DICOMDIR, an RTSTRUCT or a report.
+    Returns None for a file without an image, such as a DICOMDIR, an RTSTRUCT or a report.
     """
     try:
         with damage_is_bad("pydicom"):
@@ -41,8 +41,8 @@ def series_of(path: Path) -> str | None:
 def open_dicom(files: Sequence[Stream | Path], options: ReadOptions) -> OpenedArray:
     """Read the headers of a file, or of the slices of one series, which are opened one at a time.
 
-    Frames of one file come in the order of their places, as slices do. Raises BadSample if slices differ in shape,
-    direction or spacing, if two lie at one place, and if one is missing.
+    Frames of one file are in the order of their positions, as slices are. Raises BadSample if slices differ in shape,
+    direction or spacing, if two have one position, and if one is missing.
     """
     pydicom = _pydicom()
     with damage_is_bad("pydicom"):
@@ -126,9 +126,9 @@ def _of_frames(head: Any, name: str) -> list[Any]:
 
 
 def _frames_in_order(head: Any) -> list[int] | None:
-    """The numbers of the frames of an enhanced file in the order of their places; [] if these give no order.
+    """Return the numbers of the frames of an enhanced file in the order of their positions; [] if these give no order.
 
-    None if the file states no places, or the frames are in order.
+    Returns None if the file states no positions, or the frames are in order.
     """
     places, directions = (
         [None if of is None else of.get(f"Image{what}Patient") for of in _of_frames(head, f"Plane{what}Sequence")]
@@ -159,7 +159,7 @@ def _values(stream: Stream, dose: bool) -> NDArray[Any]:
 
 
 def _in_order(heads: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """The numbers of slices in the order of their places along the normal, else of InstanceNumber."""
+    """Return the numbers of slices in the order of their positions along the normal, else of InstanceNumber."""
     if len(set(shapes)) > 1:
         raise BadSample("the slices of its series differ in shape, {}; {}", _two(shapes), _EACH_FILE)
     if all("ImagePositionPatient" in head and "ImageOrientationPatient" in head for head in heads):
@@ -213,7 +213,7 @@ def _space(heads: Sequence[Any]) -> NDArray[np.float64] | None:
 
 
 def _along_normal(directions: Sequence[Any], places: Sequence[Any]) -> NDArray[np.float64] | None:
-    """The places of slices along their normal in millimetres, `[n]`; None if they differ in direction."""
+    """Return the positions of slices along their normal in millimetres, `[n]`; None if they differ in direction."""
     cosines = np.array(directions, np.float64)
     if np.abs(cosines - cosines[0]).max() > _SAME_DIRECTION:
         return None

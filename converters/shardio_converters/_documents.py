@@ -64,7 +64,7 @@ class Documents(DataclassSource):
         return self.spans[:, 1].copy()
 
     def place(self, index: int) -> str:
-        """The file, and the line that a document begins on, for messages."""
+        """Return the file, and the line that a document begins on, for messages."""
         number, _, _, line = self._span(index)
         return f"{printable(self.files[number])}, line {line}"
 
@@ -156,7 +156,7 @@ def _paragraphs(lines: IO[bytes]) -> Iterator[tuple[int, int, int]]:
 
 
 def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, int, int]]:
-    """Yield the places of the lines that are not blank, and note the types of their values."""
+    """Yield the spans of the lines that are not blank, and note the types of their values."""
     at, number = 0, 1
     begin: int | None = None  # of a line that is too long to be parsed
     for line in _pieces(lines):
@@ -181,7 +181,7 @@ def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, i
 
 
 def _pieces(lines: IO[bytes]) -> Iterator[bytes]:
-    """The lines, in pieces of at most `MOST_LINE` bytes."""
+    """Return the lines, in pieces of at most `MOST_LINE` bytes."""
     return iter(partial(lines.readline, MOST_LINE), b"")
 
 

@@ -60,7 +60,7 @@ def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str
 
 
 def known_fields(given: str | Mapping[str, str], available: Iterable[str]) -> str | dict[str, str]:
-    """Return what of a choice of fields names columns that are available: each of joined files has a part of them."""
+    """Return the part of a choice of fields that names available columns: each joined file has some of them."""
     known = list(available)
 
     def has(one: str | Mapping[str, str]) -> bool:
@@ -81,7 +81,7 @@ def _pair(part: str, known: list[str]) -> tuple[str, str]:
 
 
 def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """A remark for each column whose field is called something else, unless `given` states that name.
+    """Return a remark for each column whose field is called something else, unless `given` states that name.
 
     Args:
         given: the choice of fields that the user made, see `choose_fields`.
@@ -101,7 +101,7 @@ def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, s
 
 
 def shortened(remarks: Sequence[str], rest: str) -> tuple[str, ...]:
-    """The first 20 remarks, and one that counts the others, such as `3 more columns are renamed`."""
+    """Return the first 20 remarks, and one that counts the others, such as `3 more columns are renamed`."""
     more = [f"{len(remarks) - _MOST} more {rest}"] if len(remarks) > _MOST else []
     return (*remarks[:_MOST], *more)
 
@@ -118,7 +118,7 @@ def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
 
 
 def shape_of_all(shapes: Iterable[tuple[int, ...]], *, fixed: bool = True) -> Shape | None:
-    """The shape of the field of arrays, some of which have these shapes; None for any shape.
+    """Return the shape of a field whose arrays have these shapes, among others; None for any shape.
 
     Where they differ along the first axis only, it has any length.
 
@@ -134,7 +134,7 @@ def shape_of_all(shapes: Iterable[tuple[int, ...]], *, fixed: bool = True) -> Sh
 
 
 def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, decode_cf: bool) -> tuple[Field, str]:
-    """A field of stored numbers with what attributes of netCDF state of its values, and a remark on them, or "".
+    """Return a field of stored numbers with what attributes of netCDF state of its values, and a remark on them, or "".
 
     Args:
         field: the field of the numbers as they are stored.
@@ -155,7 +155,7 @@ def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, deco
 
 
 def remark_on_packing(name: str, changes: Mapping[str, Any]) -> str:
-    """The remark that attributes of netCDF are not applied."""
+    """Return the remark that attributes of netCDF are not applied."""
     return Message(
         "the values of {!r} are taken as they are stored: its attributes {} are not applied, which {decode_cf:True} "
         "does",
@@ -165,12 +165,12 @@ def remark_on_packing(name: str, changes: Mapping[str, Any]) -> str:
 
 
 def unheld(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    """The reason why no field holds an array."""
+    """Return the reason why no field holds an array."""
     return f"holds {list(shape)} of {dtype_in_words(dtype)}, which no field holds"
 
 
 def dtype_in_words(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype that no field holds, with advice for dates and a long double."""
+    """Return the name of a dtype that no field holds, with advice for dates and a long double."""
     if dtype.kind in "Mm":
         return f"{dtype} (x.astype('int64') makes numbers of it)"
     advice = " (a long double, which differs from machine to machine: write it as float64)"
@@ -206,7 +206,7 @@ def check_same_axes(
 
 
 def remark_on_rows(columns: Mapping[str, Any]) -> tuple[str, ...]:
-    """A remark if the rows of fields are along axes of several names, which are then only as long as each other."""
+    """Return a remark if the rows of fields are along axes of different names, which merely have the same length."""
     first: dict[str, str] = {}
     for name, column in columns.items():
         if column.dimensions and column.dimensions[0]:
@@ -228,7 +228,7 @@ def check_characters(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def sample_value(element: Any, field: Field) -> Any:
-    """Turn an element of an array into a sample's value: numbers in native byte order, text decoded, bytes unchanged.
+    """Convert an element of an array to a sample's value: numbers in native byte order, text decoded, bytes unchanged.
 
     Raises BadSample for text that is not UTF-8, and for bytes in an image field that are not an image.
     """
@@ -277,7 +277,7 @@ def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100
 def readable(numbers: Iterable[int], read: Callable[[int], T], what: str) -> list[tuple[int, T]]:
     """Return what `read` returns for those of the numbered samples that can be read, with their numbers.
 
-    Raises SourceError, which calls the samples `what`, if there are some, and `read` raises BadSample for all of them.
+    Raises SourceError, which calls the samples `what`, if there are any and `read` raises BadSample for all of them.
     """
     found: list[tuple[int, T]] = []
     wrong = None
@@ -299,16 +299,16 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
 
 
 def image_or_bytes(values: Iterable[bytes]) -> Field:
-    """The field `image` if half of the values that are not empty, or more, begin like one, else `bytes`.
+    """Return the field `image` if half of the values that are not empty, or more, begin like one, else `bytes`.
 
-    Images in other formats don't count: beside some that fit, these are bad samples, and alone they are bytes.
+    Images in other formats don't count: among images that fit they are bad samples, alone they are bytes.
     """
     begun = [sniff_image(value) is not None for value in values if len(value) and not _OTHER_IMAGE.match(value)]
     return Field("image" if 0 < len(begun) <= 2 * sum(begun) else "bytes")
 
 
 def evenly_spaced(count: int, most: int = 100) -> list[int]:
-    """The numbers of at most `most` of `count` rows, evenly spaced."""
+    """Return the numbers of at most `most` of `count` rows, evenly spaced."""
     rows: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
     return rows
 

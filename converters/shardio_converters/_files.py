@@ -37,7 +37,7 @@ def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def file_size(path: str | Path) -> int:
-    """The bytes of a file; 0 for one that is missing."""
+    """Return the bytes of a file; 0 for one that is missing."""
     try:
         return os.stat(path).st_size
     except (OSError, ValueError):
@@ -45,7 +45,7 @@ def file_size(path: str | Path) -> int:
 
 
 def read_image(path: str) -> bytes:
-    """A whole file; BadSample, naming it, if it cannot be read or is too large for an image."""
+    """Return a whole file; BadSample, naming it, if it cannot be read or is too large for an image."""
     return read_file(path, image=True)
 
 
@@ -113,7 +113,7 @@ def _of_no_file(path: str) -> str:
 
 
 def parse_json(text: bytes | str, *, nan: bool = True) -> Any:
-    """The value of a JSON text, in which a byte order mark may occur, and with `nan` also NaN and infinities.
+    """Return the value of a JSON text, which may begin with a byte order mark and, with `nan`, hold NaN and infinities.
 
     Raises ValueError for anything else that is not JSON in UTF-8, for a key that occurs twice in one object, and
     nesting too deep for Python.

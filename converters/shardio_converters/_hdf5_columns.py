@@ -103,7 +103,7 @@ class Contents:
         return Message("{}: {}{}", told, named, "" if self._follow else advice)
 
     def names(self) -> dict[str, str]:
-        """The name of the column for all its names, including those through links within the file."""
+        """Return the name of the column for all its names, including those through links within the file."""
         names = [*self.columns, *self._links]
         for link in self._links:
             below = f"{self._resolve(link)}/"
@@ -193,7 +193,7 @@ class Contents:
 
 
 def _field_of_entries(data: Any) -> Field | None:
-    """The field of rows of varying length that lie end to end in a dataset: bytes of uint8, else ragged arrays."""
+    """The field of rows of varying length that a dataset stores end to end: bytes of uint8, else ragged arrays."""
     rows = array_field(data.dtype, data.shape[1:])
     if rows is None or 0 in data.shape[1:]:
         return None
@@ -202,7 +202,7 @@ def _field_of_entries(data: Any) -> Field | None:
 
 
 def _scales(dataset: Any) -> tuple[str, ...]:
-    """The paths of the dimension scales of a dataset's axes, its own if it is one; "" where there is none."""
+    """Return the paths of the dimension scales of a dataset's axes, its own if it is one; "" where there is none."""
     with contextlib.suppress(*DAMAGE):
         if dataset.is_scale:
             return (dataset.name.strip("/"),)
@@ -211,7 +211,7 @@ def _scales(dataset: Any) -> tuple[str, ...]:
 
 
 def _is_bare(dataset: Any) -> bool:
-    """Whether a dataset stands for a dimension of netCDF alone, which has no variable, and holds no values."""
+    """Return whether a dataset stands for a dimension of netCDF alone, which has no variable, and holds no values."""
     title = dataset.attrs.get("NAME", b"") if dataset.is_scale else b""
     return (title if isinstance(title, bytes) else str(title).encode()).startswith(_NO_VARIABLE)
 
@@ -288,7 +288,7 @@ def _columns(kind: Any, name: str, column: Column, shape: tuple[int, ...]) -> It
 
 
 def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
-    """The field for rows of `shape`; the name of the type if no field holds it."""
+    """Return the field for rows of `shape`; the name of the type if no field holds it."""
     h5py = importlib.import_module("h5py")
     if h5py.check_string_dtype(dtype):
         return Field("json" if shape else "text")
@@ -307,7 +307,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
 
 
 def _classes(dtype: Any) -> tuple[str, ...]:
-    """The names of an enumeration, if its values are 0, 1, 2..."""
+    """Return the names of an enumeration, if its values are 0, 1, 2..."""
     values = importlib.import_module("h5py").check_enum_dtype(dtype) or {}
     names = {value: name for name, value in values.items()}
     return tuple(names[number] for number in range(len(names))) if names.keys() == set(range(len(names))) else ()

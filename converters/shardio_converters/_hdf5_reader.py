@@ -50,7 +50,7 @@ def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: A
         function: the function of `_hdf5_service` that does it.
         arguments: its arguments.
 
-    Raises SourceError if it does not come to an end.
+    Raises SourceError if it does not end in time.
     """
     called = f"{SERVICE}:{function}"
     try:
@@ -155,7 +155,7 @@ class Reader(ColumnReader):
         self._file.close()
 
     def packing(self) -> dict[str, dict[str, Any]]:
-        """The attributes of each dataset whose values are not the numbers that are stored, see `cf.to_json`."""
+        """Return the attributes of each dataset whose values are not the numbers that are stored, see `cf.to_json`."""
         return {path: cf.to_json(attributes) for path, (attributes, _) in self._packed.items()}
 
     def _open(self, column: Column) -> None:
@@ -197,7 +197,7 @@ class Reader(ColumnReader):
         return offset, dataset.nbytes
 
     def _go_to(self, column: Column) -> None:
-        """Open the dataset of a column in another group, in place of those before."""
+        """Open the dataset of a column in another group, and close those opened before."""
         if column.whole and column.path not in self._datasets:
             for kept in (self._datasets, self._in_process, self._packed, self._heads):
                 kept.clear()
@@ -315,7 +315,7 @@ def _member(values: Any, column: Column) -> Any:
 
 
 def datasets_of(columns: Iterable[Column]) -> list[str]:
-    """The paths of the datasets that hold columns, each once."""
+    """Return the paths of the datasets that hold columns, each once."""
     parts = {True: ("/data", "/offsets"), False: ("",)}
     return sorted({column.path + part for column in columns for part in parts[column.ragged]})
 
@@ -375,7 +375,7 @@ def read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDAr
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Turn what h5py raises for unreadable data into BadSample."""
+    """Raise h5py's errors for unreadable data as BadSample."""
     try:
         yield
     except (*DAMAGE, ShardCorrupt) as error:

@@ -1,7 +1,7 @@
 """Files of NetCDF's classic formats (CDF-1, CDF-2 and CDF-5), which are no HDF5 files: their variables as columns.
 
 NumPy reads their numbers where the header says they are, so that what a file lacks is missing: netCDF's own library
-reads zeros in place of what was cut off. The format is described at
+reads zeros for data that was cut off. The format is described at
 https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html.
 """
 
@@ -135,7 +135,7 @@ def _with_field(column: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def _read_header(file: File, path: Path) -> dict[str, _Variable]:
-    """The variables of a file, by name; SourceError if the header is damaged."""
+    """Return the variables of a file, by name; SourceError if the header is damaged."""
     try:
         return _Header(file).variables()
     except (BadSample, ValueError, LookupError, UnicodeError) as error:

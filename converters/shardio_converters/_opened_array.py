@@ -89,13 +89,13 @@ class ReadOptions:
     round: bool | None = None
 
     def given(self) -> dict[str, Any]:
-        """The options that change the values, by name."""
+        """Return the options that change the values, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
 
 @final
 class Stream(Seekable):
-    """A file as libraries read it. It has no path and no descriptor, so that none of them finds files beside it."""
+    """A file as libraries read it. It has no path and no descriptor, so that none of them looks for other files."""
 
     def __init__(self, file: File) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ class FileContents(ABC):
         elsewhere: names the data in other files, which are not read, in words that follow the file's name; "" for none.
         scales: by path of a column, the paths of the coordinates of its axes, that of the rows first; "" for none.
         stored: by path, the columns of numbers with one axis.
-        hints: what is to be told of it.
+        hints: hints on it.
     """
 
     path: Path
@@ -208,7 +208,7 @@ class SeriesSource(ColumnSource):
 
     @abstractmethod
     def _looked_at(self, column: Any) -> tuple[int, int]:
-        """The number of rows from which to measure a column, and the most of them to read, see `measure`."""
+        """Return the number of rows from which to measure a column, and the most of them to read, see `measure`."""
 
     @property
     def changes(self) -> Mapping[str, Any]:
@@ -232,11 +232,11 @@ class SeriesSource(ColumnSource):
         )
 
     def _columns(self, number: int) -> Mapping[str, Any]:
-        """The columns of a file, or of a group if samples are groups."""
+        """Return the columns of a file, or of a group if samples are groups."""
         return self.each[number] if len(self.each) > 1 else self.each[0]
 
     def _at(self, index: int) -> tuple[JoinedReaders, Mapping[str, Any], int]:
-        """The readers and the columns of a sample, and its row."""
+        """Return the readers and the columns of a sample, and its row."""
         number = bisect_right(self.starts, index) - 1
         readers = self._readers.get(number)
         if not self.groups:
@@ -245,7 +245,7 @@ class SeriesSource(ColumnSource):
         return readers, {name: within(group, column) for name, column in self._columns(index).items()}, 0
 
     def _value(self, name: str, index: int) -> Any:
-        """One value of a sample, read without the rows beside it."""
+        """One value of a sample, read without its neighbouring rows."""
         readers, columns, row = self._at(index)
         return readers.of(columns[name]).value(columns[name], row, alone=True)
 
@@ -344,7 +344,7 @@ def read_series(
 
 
 def sample_groups(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return those groups beside each other of which the most hold the same names, {group: {name in it: whole name}}.
+    """Return the sibling groups that most often hold the same names, {group: {name in it: whole name}}.
 
     Args:
         names: the paths of arrays, such as `data/demo_0/actions`.
@@ -359,7 +359,7 @@ def sample_groups(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _alike(groups: Mapping[str, Mapping[str, str]]) -> int:
-    """How many groups hold the same names."""
+    """Return how many groups hold the same names."""
     return max(Counter(frozenset(names) for names in groups.values()).values())
 
 
@@ -509,7 +509,7 @@ class _Series:
             self._shapes = [column.shape for column in contents.columns.values()]
 
     def looks_whole(self) -> Message | str:
-        """The remark that each file may be a sample; "" if nothing says so, or the user has decided."""
+        """Return the remark that each file may be a sample; "" if nothing says so, or the user has decided."""
         if (
             len(self.counts) < 2
             or len(set(self.counts)) > 1

@@ -96,14 +96,14 @@ class ColumnSource(DataclassSource, ABC):
         return {name: column.field for name, column in self.columns.items()}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers, an average over some rows for what varies."""
+        """Return the bytes of each sample, `[n]`: exact for numbers, an average over some rows for what varies."""
         try:
             return np.full(self._count, sum(column.mean for column in self.columns.values()), np.int64)
         except (MemoryError, ValueError, OverflowError) as error:
             raise SourceError(f"the source claims {self._count} rows, which are too many") from error
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `Source.column`: any scalar of rows. None for nulls or damage: reading row by row tells where."""
+        """See `Source.column`: any scalar of rows. None for nulls or damage: reading row by row finds the row."""
         column = self.columns.get(name)
         if column is None or column.field.kind != "scalar" or getattr(column, "whole", False):
             return None
@@ -148,7 +148,7 @@ class ArrayColumn:
     whole: bool = False
 
     def form(self) -> tuple[Any, ...]:
-        """Return the attributes that a field's columns share in all files, besides kind, dtype and shape."""
+        """Return the attributes that a field's columns share in all files, other than kind, dtype and shape."""
         return ()
 
 
@@ -241,7 +241,7 @@ class ColumnReader(ABC):
 
     @abstractmethod
     def _step(self, column: Any) -> int:
-        """The number of rows to read at once."""
+        """Return the number of rows to read at once."""
 
     @abstractmethod
     def _rows(self, column: Any, start: int, stop: int) -> NDArray[Any]:

@@ -17,7 +17,7 @@ class StringArray:
     It pickles without a copy of each string. Several processes that receive it share its memory (see
     `shardio.system.shared_memory`) and can no longer append to it.
 
-    Lone surrogates, by which Python stands for bytes in file names that are not UTF-8, come back as they were.
+    Lone surrogates, Python's stand-ins for bytes in file names that are not UTF-8, come back unchanged.
     """
 
     __slots__ = ("_blob", "_offsets")

@@ -67,7 +67,7 @@ class Column:
         return json.loads(self.values[row]) if self.field.kind == "json" else self.values[row]
 
     def all(self) -> NDArray[Any] | list[str] | None:
-        """All values of a scalar or text column; None if a row has none, and for json."""
+        """Return all values of a scalar or text column; None if a row has none, and for json."""
         if self.missing is not None or self.field.kind not in ("scalar", "text"):
             return None
         return self.values if isinstance(self.values, np.ndarray) else list(self.values)
@@ -96,7 +96,7 @@ class TextTable:
         raise SourceError(f"{self} holds no rows")
 
     def line(self, row: int) -> int:
-        """The number of the line that a row begins on, counted from 1, for messages."""
+        """Return the number of the line that a row begins on, counted from 1, for messages."""
         with closing(self._rows()) as rows:
             return next(islice(rows, row, None))[0]
 
@@ -109,7 +109,7 @@ class TextTable:
             paths: the names of columns of paths.
             others: the names of other columns.
             optional: the names of columns that rows may lack: by an empty cell, or in JSON by null or no key.
-            all_columns: whether these are all columns, so that a row with any other is refused.
+            all_columns: whether these are all columns; a row with any other then raises SourceError.
 
         Raises SourceError, naming the line, for a row that lacks one of the columns or has an invalid value for it.
         """
@@ -163,7 +163,7 @@ class TextTable:
 
 
 class _Cells:
-    """A column that is being read. What adds a value returns the reason why it makes a bad sample, if it does.
+    """A column that is being read. Methods that add a value return why it makes a bad sample, or None.
 
     Attributes:
         texts: its cells as text, or as JSON.
@@ -320,7 +320,7 @@ class Types:
 
 
 def _of_json(cells: _Cells) -> Column:
-    """A column of booleans, integers, numbers or texts if all cells are of that type, else of JSON."""
+    """Return a column of booleans, integers, numbers or texts if all cells are of that type, else of JSON."""
     field = cells.types.field()
     if field.kind == "text":
         return Column(field, StringArray(json.loads(text) if text else "" for text in cells.texts))

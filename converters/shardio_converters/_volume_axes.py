@@ -1,4 +1,4 @@
-"""Axes of volumes in the space that their headers state: which way they run, whether two volumes lie on one grid."""
+"""Axes of volumes in the space that their headers state: which way they run, whether two volumes share a grid."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ _FLAT = 1e-6  # of a cube: what axes span at least that have a direction each
 
 
 def space_of(affine: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64] | None:
-    """Return the affine of an array of this shape if it has three axes, which the affine tells apart; else None."""
+    """Return the affine of an array of this shape if it distinguishes its three axes; else None."""
     x, y, z, _ = affine.T[:, :3].tolist()  # in Python, as every file that is read comes here
     cross = (y[1] * z[2] - y[2] * z[1], y[2] * z[0] - y[0] * z[2], y[0] * z[1] - y[1] * z[0])
     volume = abs(x[0] * cross[0] + x[1] * cross[1] + x[2] * cross[2])
@@ -46,7 +46,7 @@ def canonical(opened: OpenedArray) -> OpenedArray:
 
 
 def on_one_grid(one: OpenedArray, other: OpenedArray) -> bool:
-    """Whether two volumes have the same axes, shape and space."""
+    """Return whether two volumes have the same axes, shape and space."""
     a, b = one.space, other.space
     return a is not None and b is not None and one.shape[:3] == other.shape[:3] and bool((a == b).all())
 

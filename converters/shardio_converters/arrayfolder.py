@@ -61,22 +61,22 @@ def arrayfolder(
 ) -> "ArrayFolder":
     """Files of one array each, in a folder or a table: TIFF, PNG of 16 bits, NIfTI, DICOM, FITS, MATLAB, .npy.
 
-    Takes a folder, a pattern such as "scans/*.tif" (quote it), or a table, as the converter `filelist` does. Files are
-    told by their content, whatever their names are, and gzip may compress them. Of a folder, those of no such format
-    are left out, and a note counts them. If it holds folders, these are the classes, as `imagefolder` has them: a
-    class's place among their sorted names is its label. The values stay as they are, with their dtype, in native byte
-    order: nothing is cut off at 8 bits. The field `key` is the path.
+    Takes a folder, a pattern such as "scans/*.tif" (quote it), or a table, as the converter `filelist` does. Formats
+    are recognized by content, not by name, and files may be compressed with gzip. Other files in a folder are left out,
+    and a note counts them. If the folder holds folders, these are the classes, as in `imagefolder`: a class's position
+    among their sorted names is its label. The values stay as they are, with their dtype, in native byte order: nothing
+    is cut off at 8 bits. The field `key` is the path.
 
     A TIFF gives its first series of pages, in the order of axes that tifffile finds: one page [height, width], several
     of one shape [pages, height, width], colours last, tiles put together, hyperstacks of ImageJ and OME with all their
     axes. Nothing is read from other files that OME's metadata may name. Compressed TIFFs need imagecodecs.
 
     NIfTI files and DICOM files are scaled to float32 as their headers state, or float64 where the stored numbers have
-    32 bits or more; what nothing scales stays as it is. NIfTI files have a field `affine` beside. The DICOM files of
-    one folder and one series are slices of one sample, sorted by their places in space, else by InstanceNumber; a
-    series that lacks one or has two at one place is a bad sample. The frames of an enhanced DICOM file are sorted in
-    the same way, if their places differ. FITS files are scaled as astropy does it. Of MATLAB's files, those of version
-    7.3 are HDF5 files, which the converter `hdf5` takes.
+    32 bits or more; what nothing scales stays as it is. NIfTI files also give a field `affine`. The DICOM files of one
+    folder and one series are slices of one sample, sorted by position in space, else by InstanceNumber; a series that
+    lacks a slice or has two at one position is a bad sample. The frames of an enhanced DICOM file are sorted in the
+    same way, if their positions differ. FITS files are scaled as astropy does it. MATLAB files of version 7.3 are HDF5
+    files: use the converter `hdf5`.
 
     Some files throughout decide the shape and the dtype. Where shapes differ, arrays have any shape, or any length
     along the first axis.
@@ -87,17 +87,16 @@ def arrayfolder(
         label: take the folders in `src` as classes; without it their files are samples without a label.
         series: take the DICOM files of one folder and one SeriesInstanceUID as slices of one sample; without it each
             file is a sample.
-        variable: the variable to take of MATLAB files. Without it: the only array.
-        hdu: the number of the HDU to take of FITS files, 0 for the first. Without it: the first with an array.
-        orientation: of NIfTI files and DICOM series: RAS brings the axes of all volumes into the order and direction
+        variable: the variable to take from MATLAB files. Without it: the only array.
+        hdu: the number of the HDU to take from FITS files, 0 for the first. Without it: the first with an array.
+        orientation: for NIfTI files and DICOM series. RAS brings the axes of all volumes into the order and direction
             nearest to right, anterior, superior, as nibabel's as_closest_canonical does; stored leaves each as it is.
-            Without it, volumes of a row stay as they are, must fit in shape, and a remark tells where axes differ.
+            Without it, volumes of a row stay as they are and must fit in shape; a remark reports axes that differ.
         rescale: apply what headers state and pydicom and tifffile leave to you: DoseGridScaling of DICOM's doses, and
             the scale, offset and nodata of GeoTIFFs, which becomes NaN; the values are then floats. Without it a note
-            tells if there is any.
-        round: round labels that are stored as scaled numbers, within 1e-3 of whole ones, as 2.9999847, to these; the
-            dtype stays. It concerns the fields whose files hold such numbers; in these, others make a sample bad.
-            Without it a note tells of them.
+            says if there is any.
+        round: round labels that are stored as scaled numbers, such as 2.9999847, to integers within 1e-3; the dtype
+            stays. Other numbers in fields with such labels make a sample bad. Without it a note reports such fields.
         hidden: take folders whose names begin with a dot, `__MACOSX` and `@eaDir`. By default they are left out; a note
             names them.
         sort: `natural` sorts files and class folders by the numbers in their names, so that s_2 comes before s_10.
@@ -162,7 +161,7 @@ class ArrayFolder(ListedFiles):
         arrays: the fields of the arrays.
         affines: the fields of the affines that files of these fields state, by field of the arrays.
         options: what to read of each file.
-        differ: whether a remark tells that volumes of a row differ in their axes, so that these are no bad samples.
+        differ: whether a remark says that volumes of a row differ in their axes, so that they make no bad samples.
         labels: the fields whose values are rounded.
     """
 
@@ -260,7 +259,7 @@ def _key(path: str) -> str:
 
 
 def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
-    """The source with the fields of its arrays, which some files throughout decide, and what is to be told of them."""
+    """Return the source with the fields of its arrays, decided by some files throughout, and notes on them."""
     arrays: dict[str, Field] = {}
     affines: dict[str, str] = {}
     hints, remarks, labels = dict.fromkeys(source.hints), [*source.remarks], set[str]()
@@ -302,7 +301,7 @@ def _unapplied(found: Iterable[OpenedArray]) -> str:
 
 
 def _labels_off(found: Iterable[OpenedArray], wanted: bool | None) -> float | None:
-    """How far from integers the labels in some of these arrays are; None if they are no labels."""
+    """Return how far from integers the labels in some of these arrays are; None if they are no labels."""
     those = [one for one in found if one.dtype.kind == "f" and (wanted or one.scaled)] if wanted is not False else []
     most, some = 0.0, False  # a mask may be empty
     for number in evenly_spaced(len(those), _READ):
@@ -356,7 +355,7 @@ def _opened(source: ArrayFolder, name: str, numbers: Sequence[int]) -> dict[int,
 
 
 def _field(found: Mapping[str, OpenedArray], hints: dict[str, None]) -> Field:
-    """The field of arrays, by path; what is to be told of them is added to `hints`."""
+    """Return the field of arrays, by path; add hints on them to `hints`."""
     dtypes = {one.dtype: place for place, one in reversed(list(found.items()))}
     notes = {note: place for place, one in reversed(list(found.items())) for note in one.notes}
     hints |= {Message("{}: {}", place, note): None for note, place in reversed(notes.items())}
@@ -374,7 +373,7 @@ def _field(found: Mapping[str, OpenedArray], hints: dict[str, None]) -> Field:
 def _in_folder(
     root: Path, field: str, *, label: bool, series: bool, sort: Sort, options: ReadOptions, hidden: bool | None
 ) -> ArrayFolder:
-    """The files in a folder, or in its class folders."""
+    """Return the files in a folder, or in its class folders."""
     key = order_key(sort)
     folder = find_class_folders(root, ("",), key, "files of arrays", hidden=bool(hidden))
     by_class = [[path for path, _ in files] for files in folder.files]
@@ -407,7 +406,7 @@ def _in_folder(
 
 
 def _matching(src: Paths, field: str, *, series: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
-    """The files that fit a pattern, or are listed."""
+    """Return the files that fit a pattern, or are listed."""
     files = find_files(src, lambda name: True, "files of arrays", sort)
     root = Path(os.path.commonpath([path.parent for path in files]))
     chosen, remarks, hints = _known(root, [str(path.relative_to(root)) for path in files], series=series)
@@ -455,7 +454,7 @@ def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str
 
 
 def _joined(chosen: Sequence[str], uids: Mapping[str, str]) -> list[str]:
-    """The paths of samples, in order, with the slices of one folder and one series, by their `uids`, joined.
+    """Return the paths of samples, in order, with the slices of one folder and one series, by their `uids`, joined.
 
     See `ArrayFolder.paths`.
     """

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary version: files of records, each of which is labels and an image's planes.
+"""CIFAR-10 and CIFAR-100 in their binary version: files of records; a record is labels and an image's planes.
 
 The format is described at https://www.cs.toronto.edu/~kriz/cifar.html: 32x32 pixels as 1024 bytes of red, 1024 of green
 and 1024 of blue, row by row, after the label (CIFAR-10), or the coarse and the fine label (CIFAR-100).
@@ -62,8 +62,8 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
     """CIFAR-10 or CIFAR-100 in the binary version: the directory of its *.bin files, or the one above it.
 
     Images are stored as PNG, which is lossless. `label` is the class; CIFAR-100 also has `coarse_label`, the
-    superclass. Class names come from the text files beside the images, if they exist. The Python version is refused:
-    its files are pickles, which can run any code when they are read.
+    superclass. Class names come from the text files next to the images, if they exist. The Python version is not read:
+    its files are pickles, which can run any code.
 
     Args:
         src: the directory with the *.bin files, or the one above it.
@@ -125,7 +125,7 @@ class Cifar(LocatedSource):
         return {"image": Field("image", shape=(_SIDE, _SIDE), channels=3), **labels}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
+        """Return the bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
         return np.full(len(self.places), _PIXELS, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -144,7 +144,7 @@ class Cifar(LocatedSource):
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:
-    """The directory that holds the files, and the data set that they belong to."""
+    """Return the directory that holds the files, and the data set that they belong to."""
     if root.is_file():
         raise SourceError(f"cifar takes a directory, {printable(root)} is a file; unpack an archive with tar -xzf")
     below = [root / kind.folder for kind in _KINDS if (root / kind.folder).is_dir()]
@@ -175,7 +175,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    """The names in a text file, one per line; none if the file does not exist."""
+    """Return the names in a text file, one per line; none if the file does not exist."""
     if not path.exists():
         return ()
     with source_errors(path), open(path, encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
@@ -183,7 +183,7 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 def _labels(path: Path, width: int, count: int) -> NDArray[np.uint8]:
-    """The labels at the beginning of each record of a file, uint8 [n, count]."""
+    """Return the labels at the beginning of each record of a file, uint8 [n, count]."""
     with source_errors(path):
         file = TableFile(open_regular(path, os.O_RDONLY), path, SourceError)
         if not file.size or file.size % width:

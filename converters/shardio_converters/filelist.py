@@ -109,7 +109,7 @@ def filelist(
 
 @dataclass(frozen=True, eq=False)
 class ListedFiles(DataclassSource):
-    """The base of sources with one or several files in each sample, and other values beside.
+    """The base of sources with one or several files, and other values, in each sample.
 
     Attributes:
         root: the folder that relative paths start from.
@@ -174,7 +174,7 @@ class FileList(ListedFiles):
         return {**self.file_fields, **self._other_fields}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
+        """Return the files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
         return self._sizes
 
     @cached_property
@@ -201,7 +201,7 @@ class FileList(ListedFiles):
 
 
 def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tuple[str, ...]:
-    """A hint for each field of bytes whose first file holds an array, by its name."""
+    """Return a hint for each field of bytes whose first file holds an array, by its name."""
     firsts = {name: next(iter(paths[name]), "") for name, field in files.items() if field.kind == "bytes"}
     return tuple(
         f"{printable(first)} and other files are taken as bytes, field {name!r}: `shardio convert arrayfolder` takes "
@@ -212,7 +212,7 @@ def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tupl
 
 
 def usual_column(table: TextTable, names: Sequence[str]) -> str:
-    """The first column of paths by its usual names; ConfigError if there is none."""
+    """Return the first column of paths by its usual names; ConfigError if there is none."""
     found = next((name for name in PATHS if name in names), None)
     if found is None:
         raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
@@ -220,7 +220,7 @@ def usual_column(table: TextTable, names: Sequence[str]) -> str:
 
 
 def open_table(path: Path, delimiter: str | None) -> TextTable:
-    """A table by its suffix, or by its delimiter; SourceError if there is no such file."""
+    """Return a table by its suffix, or by its delimiter; SourceError if there is no such file."""
     if not path.is_file():  # a pipe, such as a shell's <(...), can be read only once
         missing = f"missing{did_you_mean.near_path(path)}"
         raise SourceError(f"{printable(path)} is {'not a file' if path.exists() else missing}")
@@ -240,7 +240,7 @@ def open_table(path: Path, delimiter: str | None) -> TextTable:
 def _with_labels(
     columns: Mapping[str, Column], classes: str | Iterable[str], table: TextTable
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """The columns, with labels as numbers, and the class names."""
+    """Return the columns, with labels as numbers, and the class names."""
     own = next((name for name in ("label", "class") if name in columns), None)
     if own is None:
         raise ConfigError("{classes} need a field label or class; the fields are {}", ", ".join(columns) or "none")
@@ -269,7 +269,7 @@ def _with_labels(
 
 
 def _field(root: Path, paths: StringArray) -> Field:
-    """The field that some files throughout tell, or, if they are missing or empty, the first that are not."""
+    """Return the field that fits some files throughout or, if they are missing or empty, the first that are not."""
     heads: list[bytes] = []
     for row in dict.fromkeys([*evenly_spaced(len(paths), _SNIFFED), *range(min(_TRIED, len(paths)))]):
         with suppress(BadSample):

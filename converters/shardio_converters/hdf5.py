@@ -56,16 +56,15 @@ def hdf5(
 ) -> "Hdf5":
     """HDF5 files, and NetCDF files of any version: datasets whose rows, along the first axis, are the samples.
 
-    Takes one file, a directory, or a pattern such as "runs/*.h5" (quote it). Of a directory it takes the files that are
-    HDF5 by their content, whatever their names. Several files are read in the order of their names, and must hold the
-    same datasets. Each dataset becomes a field: numbers
-    become scalars or arrays, strings text, opaque values bytes, and enumerations integers. Rows of uint8 that vary
-    in length become bytes, or images if they begin like one; such rows of other numbers become ragged arrays. Each
-    member of a compound dataset becomes a field of its own. A group of just `data` and `offsets` (n+1 integers),
-    which is how shardio stores values of varying size, becomes bytes or images if its data is uint8 of one axis, and
-    ragged arrays of any other numbers. References,
-    bitfields, datetimes, long doubles, single values and variable-length numbers in a foreign byte order are left out,
-    and named in a note. You can choose a dataset by a soft link within the file.
+    Takes one file, a directory, or a pattern such as "runs/*.h5" (quote it). In a directory it takes the files whose
+    content is HDF5, whatever their names. Several files are read in the order of their names, and must hold the same
+    datasets. Each dataset becomes a field: numbers become scalars or arrays, strings text, opaque values bytes, and
+    enumerations integers. Rows of uint8 that vary in length become bytes, or images if they begin like one; such rows
+    of other numbers become ragged arrays. Each member of a compound dataset becomes a field of its own. A group of just
+    `data` and `offsets` (n+1 integers), as shardio stores values of varying size, becomes bytes or images if its data
+    is uint8 of one axis, and ragged arrays of any other numbers. References, bitfields, datetimes, long doubles, single
+    values and variable-length numbers in a foreign byte order are left out, and a note names them. You can choose a
+    dataset by a soft link within the file.
 
     Files of NetCDF's classic formats, which are no HDF5 files, are taken in the same way: the rows of a variable are
     those along its first axis, mostly that of the records. Characters [n, length] become text.
@@ -78,10 +77,10 @@ def hdf5(
             from 0 on. It becomes the first one. Datasets that lack it are left out.
         decode_cf: apply the attributes of netCDF that each file has, as xarray does: scale_factor, add_offset,
             _FillValue, missing_value and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN,
-            and times seconds since 1970, float64. Without it numbers stay as they are stored; files that differ in such
-            attributes, or in units, are refused.
+            and times seconds since 1970, float64. Without it numbers stay as they are stored, and files must agree in
+            such attributes and in units.
         external_links: read data that a file keeps in other files: external links, external storage, virtual datasets.
-            Without it they are refused, because a downloaded file must not choose which of your files are read.
+            Without it such data is an error: a downloaded file must not choose which of your files are read.
         read_timeout: the seconds that the HDF5 library may take to open a file, or to read a block of rows, which it
             does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
             take longer is bad, and may be good in another run.
@@ -93,7 +92,7 @@ def hdf5(
             shape may differ in any way.
         sample: what a sample is. row: a row of the datasets, along their first axis. file: all datasets of a file,
             including single values. group: all datasets of one group, where neighbouring groups hold the same names, as
-            in demo_0/actions and demo_1/actions; fields have the names within the group. By default, rows; a note tells
+            in demo_0/actions and demo_1/actions; fields have the names within the group. By default, rows; a note says
             if the files look otherwise.
         files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
         missing_chunks: what to make of chunks that are not there. fill: their values are the fill value. refuse: an
@@ -116,7 +115,7 @@ def hdf5(
     Raises:
         SourceError: a file is missing or damaged, needs a filter that is not installed, or keeps data in other files;
             the files disagree; datasets differ in their number of rows, claim more rows than the file has room for, or
-            have a type that no field holds; with `decode_cf`, a calendar or an attribute from which no values follow.
+            have a type that no field holds; with `decode_cf`, a calendar or an attribute cannot be applied.
         ConfigError: `fields` names a dataset that does not exist, or `read_timeout` is not above 0.
     """
     if not 0 < read_timeout < math.inf:
@@ -212,7 +211,7 @@ class _Contents(FileContents):
 
 
 def _along(column: Column, axis: str) -> Column:
-    """A column whose samples are along another axis; one with a problem if it has no such axis."""
+    """Return a column whose samples are along another axis; one with a problem if it has no such axis."""
     is_array = column.field.kind == "array" and not column.members and not column.ragged
     fixed = "" if is_array else "only arrays of numbers are read along another axis than the first"
     return along(column, axis, fixed) or replace(column, problem=column.problem or f"it has no axis {axis!r}")
@@ -274,7 +273,7 @@ class Hdf5(SeriesSource):
         return (*self.absent, *self._unwritten_netcdf())
 
     def _unwritten_netcdf(self) -> Iterator[Unwritten]:
-        """Yield the decoded fields of which some rows hold what netCDF takes for numbers that were never written.
+        """Yield the decoded fields with rows that hold what netCDF takes for numbers that were never written.
 
         No attribute says so of that value, so that it stays, as xarray leaves it.
         """

@@ -117,7 +117,7 @@ class HuggingFace(ColumnSource):
         return Rows(self._read(low, high), self.columns, read_image, self.place, low)
 
     def _read(self, low: int, high: int) -> Any:
-        """The rows from `low` to before `high` as a table; BadSample if they are damaged."""
+        """Return the rows from `low` to before `high` as a table; BadSample if they are damaged."""
         try:
             table = self.dataset[low:high]
             table.validate(full=True)  # memory-mapped data may be anything
@@ -127,7 +127,7 @@ class HuggingFace(ColumnSource):
 
 
 def _loaded(src: Any) -> tuple[str, Any]:
-    """A name for messages, and the Dataset or DatasetDict."""
+    """Return a name for messages, and the Dataset or DatasetDict."""
     library = load_optional("datasets", purpose="the converter 'huggingface'", extra="huggingface")
     if isinstance(src, (library.Dataset, library.DatasetDict)):
         return f"the {type(src).__name__}", src
@@ -149,7 +149,7 @@ def _loaded(src: Any) -> tuple[str, Any]:
 
 
 def _split(place: str, loaded: Any, subset: str | None) -> tuple[str, Any]:
-    """A name for messages, and the Dataset `subset`, which may be None for a lone Dataset or split."""
+    """Return a name for messages, and the Dataset `subset`, which may be None for a lone Dataset or split."""
     if not isinstance(loaded, Mapping):
         if subset is not None:
             raise ConfigError("{} is one Dataset, without splits; got {}", place, Option("subset", subset))

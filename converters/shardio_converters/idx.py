@@ -160,7 +160,7 @@ class Idx(DataclassSource):
         return {"image": image, "label": Field("scalar", dtype="int64")} if self._labels else {"image": image}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are tiny or noise."""
+        """Return the bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are tiny or noise."""
         count, *shape = self._images.shape
         return np.full(count, np.prod(shape), np.int64)
 

@@ -39,7 +39,7 @@ def imagefolder(
     """A folder of class folders, or a flat folder of images.
 
     The classes are the sorted names of the folders in `src`; a class's position among them is its label. All images
-    below a class folder belong to its class. Samples are ordered by class, then by path. Images beside the class
+    below a class folder belong to its class. Samples are ordered by class, then by path. Images next to the class
     folders belong to no class and are left out. Without class folders, the images in `src` itself are taken, without a
     label. Symbolic links are followed, except back to a folder that contains them. These are the rules of
     torchvision.datasets.ImageFolder, except that hidden folders are left out.
@@ -51,7 +51,7 @@ def imagefolder(
         allow_empty: take class folders without images as classes without samples, as the same option of torchvision.
         hidden: take folders whose names begin with a dot, `__MACOSX` and `@eaDir`. By default they are left out; a note
             names them.
-        nested: take images in folders within class folders. By default they are taken; a note tells if a class has
+        nested: take images in folders within class folders. By default they are taken; a note says if a class has
             several such folders, and no other images.
         sort: `natural` sorts images and class folders by the numbers in their names, so that s_2 comes before s_10.
 

@@ -50,12 +50,12 @@ def litdata(
     agree; nested lists and dicts become json. Tokens for a TokensLoader become the field `tokens`: each document as it
     was written, or blocks of one length. Chunks compressed with zstd (which needs pyarrow) are unpacked to unnamed
     temporary files in TMPDIR, one at a time, or in memory if LitData compressed samples or batches. Pickles, other
-    media and encrypted chunks are refused.
+    media and encrypted chunks are not read.
 
     Args:
         src: the directory.
         names: names for the parts of a sample that is a tuple, a list or a lone value, as in "image,label".
-        block_size: of tokens, the number in a sample: each chunk is cut into blocks, as TokensLoader(block_size) does,
+        block_size: the number of tokens in a sample: each chunk is cut into blocks, as TokensLoader(block_size) does,
             and what is left at its end is left out. Without it: a document is a sample.
 
     Example:
@@ -64,7 +64,8 @@ def litdata(
         shardio convert litdata optimized/train data/hdf5 --names image,label --to hdf5
 
     Raises:
-        SourceError: the directory holds no such dataset, a chunk is missing, or the samples hold what is refused.
+        SourceError: the directory holds no such dataset, a chunk is missing, or the samples hold types that are not
+            read.
         ConfigError: `names` do not fit the first sample, or `block_size` is not at least 1, or not for tokens.
     """
     root = local_path(src).absolute()
@@ -204,7 +205,7 @@ def _types(layout: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _tokens_dtype(config: Mapping[str, Any]) -> np.dtype[Any]:
-    """The dtype of tokens; ValueError if it is none that NumPy has."""
+    """Return the dtype of tokens; ValueError if it is none that NumPy has."""
     (stated,) = config["data_format"]
     serializer, _, number = str(stated).partition(":")
     known = {"no_header_tensor": "_TORCH_DTYPES_MAPPING", "no_header_numpy": "_NUMPY_DTYPES_MAPPING"}.get(serializer)

@@ -43,8 +43,8 @@ def lmdb(
     values of any other number of channels, and float_data, become `array` [channels, height, width], uint8 or float32,
     of fixed shape if the first and the last sample agree.
 
-    Entries that count or list the others, such as `__len__`, are no samples. Of pairs `image-000000001` and
-    `label-000000001`, as text recognition has them, each is one sample, and the label becomes `text`.
+    Entries that count or list the others, such as `__len__`, are no samples. A pair `image-000000001` and
+    `label-000000001`, as in text recognition, is one sample, and the label becomes `text`.
 
     The file is read without a lock file: nobody may write to it meanwhile.
 
@@ -259,7 +259,7 @@ class Lmdb(LocatedSource):
         return Places(self.places.starts, self._spans)
 
     def _spans(self, index: int) -> dict[str, Span]:
-        """See `Places.at`: image files and arrays lie there as shardio stores them, raw pixels not."""
+        """See `Places.at`: image files and arrays are there as shardio stores them, raw pixels are not."""
         check_index(index, len(self.places))
         _, value, place = self.entry(index)
         _, _, start, size = self.places.locate(index)
@@ -275,7 +275,7 @@ class Lmdb(LocatedSource):
         return {self.field.kind: (start, size), **self._text(index), "key": self.keys[index].tolist()}
 
     def entry(self, index: int) -> tuple[str, bytes, str]:
-        """The key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
+        """Return the key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
         file, _, offset, size = self.places.locate(index)
         with bad_samples_at(f"{printable(file.path)}, entry {index}"):
             raw = file.read_exactly(*self.keys[index].tolist())
@@ -285,7 +285,7 @@ class Lmdb(LocatedSource):
             return key, file.read_exactly(offset, size), place
 
     def _text(self, index: int) -> dict[str, Span]:
-        """The offset and size of a sample's text, if there is one."""
+        """Return the offset and size of a sample's text, if there is one."""
         return {} if self.texts is None else {"text": self.texts[["offset", "size"]][index].tolist()}
 
     def _pixels(self, datum: Datum, record: bytes) -> Any:
@@ -310,7 +310,7 @@ def _kind(datum: Datum) -> str:
 
 
 def _holds_images(source: Lmdb) -> bool:
-    """Whether the first value is an image file rather than a Datum; SourceError if it is neither."""
+    """Return whether the first value is an image file rather than a Datum; SourceError if it is neither."""
     try:
         _, value, place = source.entry(0)
         if sniff_image(value):
@@ -325,7 +325,7 @@ def _holds_images(source: Lmdb) -> bool:
 
 
 def _field(source: Lmdb, places: ValueLocations) -> Field:
-    """The field of the pixels, from the first and the last Datum that can be read."""
+    """Return the field of the pixels, from the first and the last Datum that can be read."""
 
     def array(number: int) -> NDArray[Any] | None:
         _, value, place = source.entry(number)

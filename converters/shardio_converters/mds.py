@@ -56,8 +56,8 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
 
     Numbers become scalars, `ndarray` arrays, of fixed shape if the encoding states one, `str` and `str_decimal` text,
     and `json` JSON. `jpeg` and `png` become images, byte for byte, `pil` PNGs, and `bytes` images if they begin like
-    one. Pickles are refused, and so are lists of images. Shards compressed with zstd (which needs pyarrow), gz or bz2
-    are unpacked to unnamed temporary files in TMPDIR, unless they lie there unpacked as well. The package
+    one. Pickles and lists of images are not read. Shards compressed with zstd (which needs pyarrow), gz or bz2 are
+    unpacked to unnamed temporary files in TMPDIR, unless they are there unpacked as well. The package
     mosaicml-streaming is not needed.
 
     Args:
@@ -223,7 +223,7 @@ def _split(data: bytes, columns: Sequence[_Column]) -> list[bytes]:
 
 
 def _field(column: _Column, values: Sequence[bytes], place: str) -> Field:
-    """The field for a column, some of whose values are given; SourceError if none holds it."""
+    """Return the field for a column, some of whose values are given; SourceError if none holds it."""
     encoding = column.encoding
     if encoding in _NUMBERS:
         return Field("scalar", dtype=_NUMBERS[encoding])
@@ -244,7 +244,7 @@ def _field(column: _Column, values: Sequence[bytes], place: str) -> Field:
 
 
 def _field_of_shapes(dtype: str | None, values: Sequence[bytes], encoding: str) -> Field:
-    """The field of arrays whose encoding states no shape, and perhaps no dtype: some of them tell."""
+    """Return the field of arrays whose encoding states no shape, and perhaps no dtype: some of them decide."""
     arrays = []
     for value in values:
         with contextlib.suppress(BadSample):
@@ -255,7 +255,7 @@ def _field_of_shapes(dtype: str | None, values: Sequence[bytes], encoding: str) 
 
 
 def _decoded(data: bytes, encoding: str, field: Field) -> Any:
-    """The value of a column; BadSample if it is damaged."""
+    """Return the value of a column; BadSample if it is damaged."""
     if encoding.partition(":")[0] == "ndarray":
         return _array(data, encoding)
     if encoding == "pil":

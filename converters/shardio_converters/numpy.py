@@ -64,7 +64,7 @@ def numpy(
     agree. The field `key` is the name of the file.
 
     Files are memory-mapped, and so are the members of a .npz unless they are compressed: each process that reads a
-    compressed member unpacks it to an unnamed temporary file in TMPDIR. Arrays of Python objects are refused: they are
+    compressed member unpacks it to an unnamed temporary file in TMPDIR. Arrays of Python objects are not read: they are
     pickles.
 
     Unless you name a container, arrays and numbers go to HDF5, and small strings to LMDB: a tar would take at least a
@@ -216,14 +216,14 @@ def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
 
 
 def _field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
-    """The field of values of this dtype and shape; None if there is none."""
+    """Return the field of values of this dtype and shape; None if there is none."""
     if dtype.kind in "SU":
         return None if shape else Field("text")
     return array_field(dtype, shape)
 
 
 def _chosen(name: str, column: _Column) -> _Column:
-    """The column as the field `name`; SourceError if no field holds its rows."""
+    """Return the column as the field `name`; SourceError if no field holds its rows."""
     reason = column.problem
     if column.stored.dtype.hasobject:
         reason = _PICKLES
@@ -237,7 +237,7 @@ def _chosen(name: str, column: _Column) -> _Column:
 def _npz_folder(
     root: Path, paths: Sequence[Path], fields: str | Mapping[str, str] | None, parts: Sequence[str]
 ) -> "NpzFolder":
-    """The files at `paths` as samples, whose fields are chosen by `fields` among the arrays of the first."""
+    """Return the files at `paths` as samples, whose fields are chosen by `fields` among the arrays of the first."""
     scanned = scan_files(paths, _try_headers)
     headers = {path: found for path, found in zip(paths, scanned, strict=True) if not isinstance(found, SourceError)}
     if not headers:
@@ -296,7 +296,7 @@ class NpzFolder(DataclassSource):
         return {"key": Field("text")} | dict(self.arrays)
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each file, `[n]`; 0 for one that is missing."""
+        """Return the bytes of each file, `[n]`; 0 for one that is missing."""
         return np.array(scan_files([self.root / path for path in self.paths], file_size), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -323,7 +323,7 @@ def _try_headers(path: Path) -> _Headers | SourceError:
 
 
 def _field_of_all(arrays: Sequence[NpyArray]) -> Field:
-    """The field for an array that several files have: of the first one's type, see `shape_of_all`."""
+    """Return the field for an array that several files have, with the type of the first; see `shape_of_all`."""
     first, shape = arrays[0], shape_of_all(array.shape for array in arrays)
     if first.dtype.hasobject:
         raise SourceError(f"{first} {_PICKLES}")
@@ -334,7 +334,7 @@ def _field_of_all(arrays: Sequence[NpyArray]) -> Field:
 
 
 def _left_out(headers: dict[Path, _Headers]) -> list[str]:
-    """A remark for each array that the first file lacks and another has."""
+    """Return a remark for each array that the first file lacks and another has."""
     first = next(iter(headers.values()))
     where = {name: path for path, found in reversed(headers.items()) for name in found if name not in first}
     reason = "which the first file lacks"
@@ -342,7 +342,7 @@ def _left_out(headers: dict[Path, _Headers]) -> list[str]:
 
 
 def _value(array: NDArray[Any], field: Field) -> Any:
-    """An array as the value of a field; BadSample if it is another kind of value."""
+    """Return an array as the value of a field; BadSample if it is another kind of value."""
     if (array.dtype.kind in "SU") != (field.kind == "text") or (field.kind in ("text", "scalar") and array.shape):
         raise BadSample(f"expected {field.kind}, got {list(array.shape)} of {array.dtype}")
     if field.kind == "text":

@@ -167,7 +167,7 @@ class Parquet(ColumnSource):
         return self._readers.get(number).sample(group, index - int(self.starts[position]), self._step, before)
 
     def place(self, index: int) -> str:
-        """The file and the row of a sample, for messages."""
+        """Return the file and the row of a sample, for messages."""
         position = bisect_right(self.starts, index) - 1
         number, group = self.groups[position].tolist()
         return f"{printable(self.files[number])}, row {index - int(self.starts[position - group])}"
@@ -180,7 +180,7 @@ class Parquet(ColumnSource):
                 raise BadSample(f"{printable(self.files[number])}: {error}") from error
 
     def _measured(self, column: Column) -> Any:
-        """The column with the kind and the average size that the first rows of some row groups tell."""
+        """Return the column with the kind and the average size of the first rows of some row groups."""
         rows = [
             row
             for group in evenly_spaced(len(self.groups), _MEASURED)
@@ -254,7 +254,7 @@ class _Reader:
 
 
 def column_names(path: Path) -> list[str]:
-    """The names of a file's columns; SourceError if it is not a Parquet file."""
+    """Return the names of a file's columns; SourceError if it is not a Parquet file."""
     with _opened(path) as file:
         return list(file.schema_arrow.names)
 
@@ -272,7 +272,7 @@ def _files(src: Paths, sort: Sort) -> list[Path]:
 
 
 def _root(root: str | os.PathLike[str] | None, listed: Mapping[str, str]) -> Path:
-    """The folder that relative paths start from; an empty path for the folder of the file that they are in."""
+    """Return the folder that relative paths start from; an empty path for the folder of the file that they are in."""
     if root is None:
         return Path()
     if not listed:

@@ -142,7 +142,7 @@ class Text(DataclassSource):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The documents' fields, with `tokens` in the place of `text` if there is a tokenizer."""
+        """The documents' fields, with `tokens` instead of `text` if there is a tokenizer."""
         if self.tokenizer is None:
             return self.documents.fields
         attributes = {"vocabulary": self._encoder.vocabulary}
@@ -178,7 +178,7 @@ class Text(DataclassSource):
         return TextEncoder(self.tokenizer or Path(), self.eod)
 
     def measured(self) -> "Text":
-        """This source with the rate of some documents, and a hint that tells of the vocabulary and the tokens."""
+        """This source with the rate of some documents, and a hint on the vocabulary and the tokens."""
         if self.tokenizer is None:
             return self
         sizes, used, made = self.documents.sizes(), 0, 0
@@ -206,7 +206,7 @@ def _suffix(name: str) -> str:
 def _documents(
     paths: list[Path], kind: Kind, main: str, fields: str | Mapping[str, str] | None
 ) -> tuple[Documents, tuple[str, ...]]:
-    """The documents of text files, and remarks on their fields."""
+    """Return the documents of text files, and remarks on their fields."""
     with ThreadPoolExecutor(_THREADS) as pool:
         scans = list(pool.map(lambda path: scan(path, kind), paths))
     spans = np.concatenate([found.places for found in scans])
@@ -232,7 +232,7 @@ def _documents(
 def _rows(
     src: Paths, path: Path, main: str, fields: str | Mapping[str, str] | None, sort: Sort
 ) -> tuple[Parquet, tuple[str, ...]]:
-    """The rows of Parquet files, and remarks on their fields."""
+    """Return the rows of Parquet files, and remarks on their fields."""
     place, known = printable(path), column_names(path)
     _check_has(known, main, place)
     others = _others(known, main, fields, place)
@@ -250,7 +250,7 @@ def _check_has(known: Mapping[str, Any] | list[str], main: str, place: str) -> N
 
 
 def _others(known: list[str], main: str, fields: str | Mapping[str, str] | None, place: str) -> dict[str, str]:
-    """The columns beside the text, by field."""
+    """Return the other columns than the text, by field."""
     rest = [name for name in known if name != main]
     others = choose_fields(fields, rest, place) if rest or fields is not None else {}
     if "text" in others:

@@ -55,7 +55,7 @@ def tfrecord(
     keeps up to eight of these. In any other order than that of the files, they are unpacked again and again.
 
     Args:
-        src: a file, a directory, of which files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
+        src: a file, a directory (its files called `*.tfrecord*` or `*-00000-of-00001` are taken), or a pattern with
             `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
         fields: the features to take, with names for their fields, as in "image=image/encoded,label=image/class/label".
             Without it: all that the first record has values for, with `/` replaced by `.` in their names. A note names
@@ -204,7 +204,7 @@ class TFRecord(LocatedSource):
         return Places(self.places.starts, self._spans, self.names)
 
     def _spans(self, index: int) -> dict[str, tuple[int, int]]:
-        """See `Places.at`: lone bytes values and lists of floats lie there as shardio stores them."""
+        """See `Places.at`: lone bytes values and lists of floats are there as shardio stores them."""
         check_index(index, len(self.places))
         _, features, place = _read(self.places, index, self.crc)
         record = self.places.locate(index)
@@ -246,7 +246,7 @@ class _Seen:
 
 
 def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
-    """A record's bytes, its features, and its name in messages."""
+    """Return a record's bytes, its features, and its name in messages."""
     file, row, offset, size = places.locate(index)
     place = f"{printable(file.path)}, record {row}"
     with bad_samples_at(place):
@@ -255,7 +255,7 @@ def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[st
 
 
 def _left_out(taken: Collection[str], probed: Sequence[tuple[str, Mapping[str, _Seen]]]) -> list[str]:
-    """A remark for each feature that some of the probed records have and no field takes."""
+    """Return a remark for each feature that some of the probed records have and no field takes."""
     remarks: dict[str, str] = {}
     for place, seen in probed:
         for name in seen:
@@ -266,7 +266,7 @@ def _left_out(taken: Collection[str], probed: Sequence[tuple[str, Mapping[str, _
 
 
 def _seen(places: ValueLocations, crc: bool, index: int) -> tuple[str, dict[str, _Seen]]:
-    """A record's name in messages, and its features."""
+    """Return a record's name in messages, and its features."""
     data, features, place = _read(places, index, crc)
     found = {}
     for name, feature in features.items():
@@ -280,7 +280,7 @@ def _seen(places: ValueLocations, crc: bool, index: int) -> tuple[str, dict[str,
 
 
 def _is_text(value: bytes, count: int) -> bool:
-    """Whether one of `count` values is UTF-8; a lone one, which may be any bytes, without control characters."""
+    """Return whether one of `count` values is UTF-8; a lone one, which may be any bytes, without control characters."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -289,7 +289,7 @@ def _is_text(value: bytes, count: int) -> bool:
 
 
 def _field(seen: Sequence[_Seen]) -> Field:
-    """The field for a feature, from its values in some records."""
+    """Return the field for a feature, from its values in some records."""
     kind = Counter(feature.kind for feature in seen).most_common(1)[0][0]
     seen = [feature for feature in seen if feature.kind == kind]  # others are bad samples
     counts = {feature.count for feature in seen}
@@ -309,7 +309,7 @@ def _field(seen: Sequence[_Seen]) -> Field:
 
 
 def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
-    """The value of a feature; None if there is none, BadSample if it does not fit the field."""
+    """Return the value of a feature; None if there is none, BadSample if it does not fit the field."""
     values = feature.values(data) if feature else []
     if feature is None or not len(values):
         return None

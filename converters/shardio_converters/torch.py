@@ -100,7 +100,7 @@ def torch(
 def map_style(
     origin: Any, name: str, dataset: Any, names: str | Iterable[str] | None, source: str = "torch"
 ) -> "MapStyle":
-    """The samples of a Dataset as a source.
+    """Return the samples of a Dataset as a source.
 
     Args:
         origin: the Dataset, or its name, for workers.
@@ -131,7 +131,7 @@ def map_style(
 @final
 @dataclass(frozen=True, eq=False)
 class MapStyle(DataclassSource):
-    """The samples of a Dataset. It pickles the Dataset's name, from which each worker makes it anew, or the Dataset.
+    """The samples of a Dataset. It pickles the Dataset's name, so that each worker makes it anew, or the Dataset.
 
     Attributes:
         origin: the Dataset, or its name.
@@ -160,7 +160,7 @@ class MapStyle(DataclassSource):
         return self.origin.load() if isinstance(self.origin, ObjectName) else self.origin
 
     def sizes(self) -> NDArray[np.int64]:
-        """The stored bytes of the first sample, repeated for each, `[n]`."""
+        """Return the stored bytes of the first sample, repeated for each, `[n]`."""
         return np.full(self.count, self.size, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -214,7 +214,7 @@ def _names(name: str, first: Any, chosen: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Field]:
-    """The fields of the first sample, given raw and as stored; the last sample shows which axes vary."""
+    """Return the fields of the first sample, given raw and as stored; the last sample shows which axes vary."""
     try:
         fields = infer_fields(first)
     except ConfigError as error:
@@ -253,7 +253,7 @@ def _hints(fields: Mapping[str, Field], raw: Mapping[str, Any], first: Mapping[s
 
 
 def _is_image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether arrays of this shape may be images: [1 or 3, h, w] or [h, w, 1 or 3], of at least 16 a side."""
+    """Return whether arrays of this shape may be images: [1 or 3, h, w] or [h, w, 1 or 3], of at least 16 a side."""
     if len(shape) != 3:
         return False
     return (shape[0] in (1, 3) and min(shape[1:]) >= 16) or (shape[2] in (1, 3) and min(shape[:2]) >= 16)
@@ -264,7 +264,7 @@ def _is_grey(image: Any) -> bool:
 
 
 def _classes(name: str, dataset: Any, fields: Mapping[str, Field]) -> tuple[str, ...]:
-    """The class names that torchvision's Datasets have as `classes`."""
+    """Return the class names that torchvision's Datasets have as `classes`."""
     found = _run(f"the classes of {name}", lambda: getattr(dataset, "classes", None))
     if not isinstance(found, (list, tuple)) or not all(isinstance(own, str) for own in found):
         return ()
@@ -275,7 +275,7 @@ def _classes(name: str, dataset: Any, fields: Mapping[str, Field]) -> tuple[str,
 
 
 def _default_names(sample: Any) -> tuple[str, ...]:
-    """The default names for the parts of a sample; () for a mapping, whose keys are the names."""
+    """Return the default names for the parts of a sample; () for a mapping, whose keys are the names."""
     if isinstance(sample, Mapping):
         return ()
     if not isinstance(sample, (tuple, list)):
@@ -300,7 +300,7 @@ def _parts(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _values(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The values of a sample by field; BadSample if a part cannot be stored."""
+    """Return the values of a sample by field; BadSample if a part cannot be stored."""
     found = {}
     for name, part in _parts(sample, names).items():
         try:
@@ -365,7 +365,7 @@ def _check_finite(value: Any) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """The name of an object, by which another process can load it too.
+    """The name that lets another process load an object.
 
     Attributes:
         name: `module:object` or `path/to/file.py:object`.

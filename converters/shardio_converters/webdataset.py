@@ -1,7 +1,7 @@
 """WebDataset tars: a sample is a group of adjacent files in a tar with the same name and different extensions.
 
-The convention is that of https://github.com/webdataset/webdataset. `shardio.foreign.tar` documents what is read and
-what is refused, `_members` the meaning of extensions.
+The convention is that of https://github.com/webdataset/webdataset. `shardio.foreign.tar` documents which tars can be
+read, `_members` the meaning of extensions.
 """
 
 from array import array
@@ -44,7 +44,7 @@ def webdataset(
     Adjacent files with the same name up to the first dot form a sample. `jpg`, `jpeg`, `png`, `webp` and `bmp` become
     the field `image`, in any mix from sample to sample; `cls` becomes `label`; `caption.txt` becomes the text
     `caption`, and so on. `npy` becomes an array, of fixed shape if the first and the last sample agree; any other
-    extension becomes bytes. Pickles (`pth`, `pyd`, ...) are refused unless `fields` leaves them out. A sample without
+    extension becomes bytes. Pickles (`pth`, `pyd`, ...) are an error unless `fields` leaves them out. A sample without
     one of the fields is a bad sample, unless the field is optional.
 
     Each process that reads a compressed tar (`.tar.gz`, `.tgz`, `.tar.bz2`, `.tar.xz`, and `.tar.zst` with pyarrow)
@@ -203,7 +203,7 @@ class _Files(NamedTuple):
 
 
 def _open(places: ValueLocations, index: int) -> _Files:
-    """The files of sample `index`; BadSample if the tar has changed, or two files have the same extension."""
+    """Return the files of sample `index`; BadSample if the tar has changed, or two files have the same extension."""
     file, _, offset, size = places.locate(index)
     with bad_samples_at(printable(file.path)):
         run = sample_at(file, offset, size)
@@ -315,7 +315,7 @@ def _odd_keys(layouts: Mapping[tuple[str, ...], _Layout], apart: str) -> tuple[s
 
 
 def _is_plain(name: str, part: MemberField) -> bool:
-    """Whether the convention gives a field this name, rather than the rules for names of fields."""
+    """Return whether the convention gives a field this name, rather than the rules for names of fields."""
     extension = part.extensions[0]
     return name in ("image", "label", "bytes", extension, extension.rpartition(".")[0])
 
@@ -330,7 +330,7 @@ def _parts(
     """The fields and the extensions of their files, from the first samples and the last, and those of each extension.
 
     Without `given` these are the extensions of the first sample, and those of optional fields that it lacks.
-    Only the first and the last sample that have an extension are read besides, where none of the others has it.
+    The first and the last sample with an extension are read as well where none of the others has it.
     """
     probed = _probe(places, places.probes().tolist())
     samples = list(probed.values())
@@ -365,5 +365,5 @@ def _parts(
 
 
 def _probe(places: ValueLocations, numbers: Iterable[int]) -> dict[int, tuple[str, ...]]:
-    """The extensions of those of these samples that can be read, by number; SourceError if none can be."""
+    """Return the extensions of those of these samples that can be read, by number; SourceError if none can be."""
     return dict(readable(numbers, lambda number: tuple(_open(places, number).places), "sample"))

@@ -78,10 +78,10 @@ def zarr(
     Takes a directory or a zip file on a local disk, or several: a folder of them, or a pattern such as "months/*.zarr"
     (quote it), whose arrays must have the same names and rows; coordinates of other axes than the samples', arrays of
     one axis with its name, must be equal. A lone array becomes the field `array`; in a group,
-    every array becomes a field: numbers become scalars or arrays, datetime64 seconds since 1970 (float64, in which
-    NaT is NaN), strings text, raw values of fixed size bytes, and values of varying length bytes, or images if they
-    begin like one. Left out, and named in a note, are arrays of pickled objects, because unpickling can run any code,
-    of durations and structures, in codecs that are not installed, and without rows, and links in a store.
+    every array becomes a field: numbers become scalars or arrays, datetime64 seconds since 1970 (float64, NaN for NaT),
+    strings text, raw values of fixed size bytes, and values of varying length bytes, or images if they begin like one.
+    Arrays of pickled objects (unpickling can run any code), of durations and structures, in codecs that are not
+    installed, and without rows are left out, as are links in a store; a note names them.
 
     Args:
         src: the directory or the zip file; a folder of stores, or a pattern.
@@ -98,7 +98,7 @@ def zarr(
             that they share must be equal.
         sample: what a sample is. row: a row of the arrays. file: all arrays of a store, including single values. group:
             all arrays of one group, where neighbouring groups hold the same names, as in demo_0/actions and
-            demo_1/actions; fields have the names within the group. By default, rows; a note tells if the stores look
+            demo_1/actions; fields have the names within the group. By default, rows; a note says if the stores look
             otherwise.
         files: a pattern for the names of the stores to take from a directory, such as "train-*". Without it: all.
         missing_chunks: what to make of chunks that are not there. fill: their values are the fill value. refuse: an
@@ -117,8 +117,7 @@ def zarr(
 
     Raises:
         SourceError: a store is missing, damaged or holds no arrays, stores disagree, arrays differ in their number of
-            rows, or no field holds their type; with `decode_cf`, a calendar or an attribute from which no values
-            follow.
+            rows, or no field holds their type; with `decode_cf`, a calendar or an attribute cannot be applied.
         ConfigError: `fields` names an array that does not exist.
     """
     src = within_folders(src, files)
@@ -156,7 +155,7 @@ class _Column(ArrayColumn):
     Attributes:
         attributes: its attributes of netCDF that say what its numbers mean, see `shardio.format.cf`; None for none.
         decoding: how its numbers are decoded; None if they are taken as they are stored.
-        layout: how its numbers lie in chunks; None if zarr reads it.
+        layout: how chunks store its numbers; None if zarr reads it.
         metadata: the JSON value that this follows from.
     """
 
@@ -189,7 +188,7 @@ class Zarr(SeriesSource):
         return 1 if self.groups else int(self.starts[1]), _MEASURED
 
     def _paths(self, number: int) -> tuple[Path, ...]:
-        """A store, and those that are joined to it."""
+        """Return a store, and those that are joined to it."""
         return (self.files[number], *(self.joined[number] if self.joined else ()))
 
     @property
@@ -353,7 +352,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _checked(store: Any) -> Any:
-    """The class `store`, zarr's LocalStore, which reads regular files alone: zarr would wait at a pipe."""
+    """Return the class `store`, zarr's LocalStore, which reads regular files alone: zarr would wait at a pipe."""
 
     class Checked(store):  # type: ignore[misc]  # zarr has no types, so its class is Any
         async def get(self, key: str, *args: Any, **options: Any) -> Any:
@@ -381,7 +380,7 @@ def _check(path: Path) -> None:
 
 @final
 class _Contents(FileContents):
-    """The arrays of a store; one that is a lone array is called `array`. Those without rows have no shape."""
+    """The arrays of a store; a store that is one array calls it `array`. Arrays without rows have no shape."""
 
     def __init__(self, root: Path, axis: str | None, whole: bool) -> None:
         store = open_store(root)
@@ -436,7 +435,7 @@ class _Contents(FileContents):
         return _Reader(self.path, columns)
 
     def _scale(self, column: "_Column", axis: str | None) -> str:
-        """Return the path of the coordinate of an axis: the array of its name beside the column."""
+        """Return the path of the coordinate of an axis: the array of its name in the column's group."""
         path = "/".join([*column.path.split("/")[:-1], axis or ""])
         lone = self.stored.get(path)
         return path if axis and lone is not None and lone.dimensions == (axis,) else ""
@@ -449,7 +448,7 @@ def _masks_zeros(column: "_Column") -> bool:
 
 
 def _axes_of_resolutions(attributes: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The names of the axes of the arrays that OME-Zarr calls resolutions of an image, by path."""
+    """Return the names of the axes of the arrays that OME-Zarr calls resolutions of an image, by path."""
     found: dict[str, tuple[str, ...]] = {}
     with suppress(TypeError, LookupError, AttributeError):
         for image in attributes.get("ome", attributes).get("multiscales", ()):
@@ -459,7 +458,7 @@ def _axes_of_resolutions(attributes: Mapping[str, Any]) -> dict[str, tuple[str, 
 
 
 def _hints(root: Path, attributes: Mapping[str, Any]) -> list[str]:
-    """A hint on the dates without data that anemoi's stores name."""
+    """Return a hint on the dates without data that anemoi's stores name."""
     missing = attributes.get("missing_dates")
     if not isinstance(missing, list) or not missing:
         return []
@@ -468,7 +467,7 @@ def _hints(root: Path, attributes: Mapping[str, Any]) -> list[str]:
 
 
 def _misnamed(store: ZarrStore, path: str, layout: ArrayLayout) -> str:
-    """A chunk of an array under a name that other metadata would give it; "" if there is none."""
+    """Return a chunk of an array under a name that other metadata would give it; "" if there is none."""
     for other in layout.otherwise_named():
         if len(found := store.entries(path, other)):
             return other.key(list(map(int, np.unravel_index(int(found["number"][0]), layout.grid))))
@@ -476,7 +475,7 @@ def _misnamed(store: ZarrStore, path: str, layout: ArrayLayout) -> str:
 
 
 def _column(found: FoundArray, reader: _Reader, whole: bool) -> _Column:
-    """The column of an array; one with a problem if it cannot be taken, whatever its metadata states."""
+    """Return the column of an array; one with a problem if it cannot be taken, whatever its metadata states."""
     try:
         return _sound_column(found, reader, (1,) if whole else ())
     except (Impossible, SourceError) as error:
@@ -484,7 +483,7 @@ def _column(found: FoundArray, reader: _Reader, whole: bool) -> _Column:
 
 
 def _sound_column(found: FoundArray, reader: _Reader, lead: tuple[int, ...]) -> _Column:
-    """The column of an array; `lead` goes before its shape, if it is one row."""
+    """Return the column of an array; `lead` goes before its shape, if it is one row."""
     codecs = set().union(*map(_codecs, found.metadata))
     if "pickle" in codecs:  # not opened: zarr may unpickle the fill value for that alone
         raise SourceError("pickled objects may run code")
@@ -505,7 +504,7 @@ def _sound_column(found: FoundArray, reader: _Reader, lead: tuple[int, ...]) -> 
 
 
 def _dimensions(found: FoundArray, count: int, lead: tuple[int, ...]) -> tuple[str | None, ...]:
-    """The names of an array's axes, None for `lead`; () if it has none."""
+    """Return the names of an array's axes, None for `lead`; () if it has none."""
     names = found.metadata[0].get("dimension_names") or found.attributes.get("_ARRAY_DIMENSIONS")
     if not isinstance(names, list) or len(names) != count:
         return ()
@@ -527,7 +526,7 @@ def _check_formats(layout: ArrayLayout, found: FoundArray) -> None:
 
 
 def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str], lead: tuple[int, ...]) -> _Column:
-    """The column of an array that zarr reads."""
+    """Return the column of an array that zarr reads."""
     shape, dtype, axes = (*lead, *array.shape), array.dtype, _dimensions(found, array.ndim, lead)
     column, rows = _Column(found.path, shape, dimensions=axes, whole=bool(lead)), shape[1:]
     if dtype.kind in "TUS" or "vlen-utf8" in codecs:
@@ -553,13 +552,13 @@ def _of_numbers(column: _Column, dtype: np.dtype[Any], chunks: Sequence[int], fi
 
 
 def _along(column: _Column, axis: str) -> _Column:
-    """A column whose samples are along another axis; one without a shape if the array has no such axis."""
+    """Return a column whose samples are along another axis; one without a shape if the array has no such axis."""
     fixed = "" if column.layout else "zarr reads it, and only along its first axis"
     return along(column, axis, fixed) or replace(column, shape=())
 
 
 def _attributes(found: FoundArray, dtype: np.dtype[Any], fill: Any) -> dict[str, Any]:
-    """The attributes of netCDF of an array, where xarray keeps them."""
+    """Return the attributes of netCDF of an array, where xarray keeps them."""
     if units := units_of_dates(found.metadata[0]):
         return {"units": units}
     given = found.attributes
@@ -582,7 +581,7 @@ def _value(value: Any) -> Any:
 
 
 def _codecs(metadata: Mapping[str, Any]) -> set[str]:
-    """The names of an array's codecs, including nested ones."""
+    """Return the names of an array's codecs, including nested ones."""
     names: set[str] = set()
     waiting = [metadata.get(key) for key in ("filters", "compressor", "codecs")]
     while waiting:

@@ -94,8 +94,8 @@ def adopt(
 ) -> WrittenDataset:
     """Make a dataset at `out` of the files of `source`, which are neither moved nor changed.
 
-    All samples are read once, for their checksums. If `out` is the files' own directory, the index is written beside
-    them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
+    Reads all samples once, for their checksums. If `out` is the files' own directory, the index is written there;
+    otherwise `out` holds symbolic links to the files. The files must not be changed afterwards.
 
     Args:
         source: a source with an `adoption`: `webdataset`, `tfrecord`, `lmdb`, `hdf5` and `zarr` give one for
@@ -103,7 +103,8 @@ def adopt(
         out: the dataset's directory.
         strict: see `convert`.
         masks: the fields that are masks.
-        checksums: whether the samples of Zarr stores are read, for their checksums, as those of other files always are.
+        checksums: whether to read the samples of Zarr stores, for their checksums; those of other files are always
+            read.
         options: those of `PackOptions`.
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
@@ -153,7 +154,7 @@ def pack_adopted(
     Args:
         out, tasks, options, check: see `pack`.
         source: a source with an `adoption`.
-        states: what each of them is known by: nobody goes on with files or objects that have changed.
+        states: what identifies the state of each file or object: after a change the work is not resumed.
         shared: other attributes of `TaskContext`.
     """
     adoption = adoption_of(source)
@@ -180,7 +181,7 @@ def pack_adopted(
 
 
 def check_plain(place: object, names: Iterable[str], advice: str = "") -> None:
-    """Raise ConfigError, which names `place`, for files or objects that cannot be shards under their names."""
+    """Raise ConfigError naming `place` for files or objects that cannot be shards under their names."""
     for name in names:
         if not _PLAIN.fullmatch(name):
             rule = "a shard's name is letters, digits, '_', '-' and '.'"
@@ -226,12 +227,12 @@ def is_index(path: Path) -> bool:
 def write_index(
     source: Source, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance, unchecked: bool = False
 ) -> Record:
-    """Write the index of a file to a folder: see `containers.side_index`, of HDF5 files and Zarr stores
-    `array_index`. With `unchecked`, no sample of a store is read.
+    """Write the index of a file to a folder: `containers.side_index`, or `array_index` for HDF5 files and Zarr stores.
+    With `unchecked`, no sample of a store is read.
 
     Returns:
-        The file's record, without the size and checksum of the shard, which `summed` adds; one without samples has no
-        index.
+        The file's record, without the size and checksum of the shard (`summed` adds them); a file without samples gets
+        no index.
 
     Raises SourceError or BadSample if the file cannot be read in place, or has changed since the work began.
     """
@@ -416,7 +417,7 @@ def _index_of_hdf5(
 def _index_of_zarr(
     source: Source, adoption: ZarrIndexes, file: AdoptTask, unchecked: bool, skip: bool, advance: Advance
 ) -> tuple[zarr_index.ZarrIndex, list[Skipped]]:
-    """Return the index of a Zarr store; unless it is `unchecked`, from reading its samples, as those of HDF5 are."""
+    """Return the index of a Zarr store; reads its samples, as those of HDF5 files, unless `unchecked`."""
     index: zarr_index.ZarrIndex = adoption.index(file.number)
     if unchecked:
         advance(file.count)

@@ -1,9 +1,9 @@
-"""Adoption of tars and TFRecords that lie in a store: each is read once, from start to end, nothing is copied.
+"""Adoption of tars and TFRecords in a store: each is read once, from start to end; nothing is copied.
 
-The indexes and the manifest are written beside the objects, because a manifest names no place outside its own: no
-dataset can lead its reader to another one. An object is kept in a temporary folder while its index is made, and so are
-the first and the last one until the end, by which the fields are found, as those of local files are. Indexes wait in a
-journal beside the objects, until all are made: so an adoption that was cut off can go on.
+The indexes and the manifest are written next to the objects, because a manifest names no path outside its folder: a
+dataset cannot lead its reader elsewhere. An object is kept in a temporary folder while its index is made. The first and
+the last object stay until the end: they decide the fields, as with local files. Indexes wait in a journal next to the
+objects until all are made, so that an interrupted adoption can resume.
 """
 
 import fnmatch
@@ -47,7 +47,7 @@ _LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class _ObjectTask:
-    """An object to adopt, by its number; nobody knows its samples before it is read."""
+    """An object to adopt, by its number; its samples are unknown before it is read."""
 
     number: int
     count: int = 0
@@ -78,7 +78,7 @@ class ObjectAdoption:
 
     Args:
         listing: the objects in the folder.
-        given: objects, patterns of their names, or the folder itself, for what names tell to be tars or TFRecords.
+        given: objects, patterns of their names, or the folder itself for all objects named as tars or TFRecords.
         kind: the format; None lets the names in the folder and the content decide.
         make_source: returns the source of some local files.
         temporary: a folder for objects that are read, empty.
@@ -209,7 +209,7 @@ class ObjectAdoption:
                 raise ObjectChanged(f"{self._folder / name}: was replaced while it was indexed")
 
     def _named(self, text: str) -> str:
-        """Return a message with URLs in place of the paths of temporary files."""
+        """Return a message with URLs instead of the paths of temporary files."""
         return text.replace(f"{self._temporary}/", f"{self._folder}/")
 
 
@@ -230,7 +230,7 @@ def check_names(folder: Url, names: Sequence[str], path_of: Callable[[Path], Pat
 
     Args:
         folder: the folder that they are in.
-        names: their names there; two must not have the same file beside them.
+        names: their names there; no two may have the same index.
         path_of: returns the path of the index of one of them.
         rule: the error for names that shardio gives itself.
     """
@@ -272,7 +272,7 @@ def condition_of(store: Store, folder: Url, *, overwrite: bool) -> Condition:
 
 @contextmanager
 def naming(temporary: Path, folder: Url) -> Iterator[None]:
-    """Name objects by their URLs, in place of temporary files, in the errors of a `with` block."""
+    """Name objects by their URLs instead of temporary files in the errors of a `with` block."""
     try:
         yield
     except (BadSample, SourceError, ConfigError) as error:

@@ -1,8 +1,8 @@
-"""Adoption of Zarr stores that lie in a bucket: their objects are listed, their metadata read, and no chunk is.
+"""Adoption of Zarr stores in a bucket: lists their objects and reads their metadata, but no chunk.
 
-The metadata are copied to a temporary folder, where they make stores without chunks: what is found in these is what is
-found in local stores. Of several stores the coordinates are copied too, by which they are compared. The indexes and the
-manifest are written beside the stores, as those of other objects are.
+The metadata are copied to a temporary folder, where they make stores without chunks that are read like local stores.
+For several stores the coordinates are copied as well, to compare them. The indexes and the manifest are written next to
+the stores, as for other objects.
 """
 
 import fnmatch
@@ -128,7 +128,7 @@ class ZarrAdoption:
         )  # fmt: skip
 
     def _copy_metadata(self, store: str) -> None:
-        """Copy the metadata of a store to the temporary folder; of several ones coordinates too, which are compared."""
+        """Copy the metadata of a store, and with several stores the coordinates to compare, to the temporary folder."""
         objects = self._stores[store]
         described = [name for name in objects if name.rpartition("/")[2] in DESCRIBING]
         self._copy(store, described)

@@ -169,14 +169,14 @@ def convert(
             - without `converter`, a shardio dataset or a view of one, or its path, to rewrite its samples in other
               shards, or a list of such, to merge datasets that have the same fields;
             - a `shardio.source.Source`.
-        out: the dataset's directory: empty or nonexistent; or its URL, such as `s3://bucket/photos`, to which each
-            shard is uploaded once it is finished. With `split` it holds a directory for each split.
+        out: the dataset's directory: empty or nonexistent; or its URL, such as `s3://bucket/photos`: each shard is
+            uploaded once it is finished. With `split` it holds a directory for each split.
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         container: the container of the shards: tar, hdf5 or lmdb. By default, that of the datasets, else tar; of arrays
             and numbers from numpy, hdf5, and of small strings, lmdb.
         shard_size: the estimated size at which a shard ends: 64MB, 1GiB. The default is 64MB.
-        where: take only samples for which this condition on scalar and text fields holds: 'label < 10 and not hidden',
+        where: take only samples that match this condition on scalar and text fields: 'label < 10 and not hidden',
             'label == "cat" or "val/" in key'.
         shuffle: store the samples in a random order with this seed.
         split: write several datasets of random shares, each in its own directory: train=0.9,val=0.1. The seed is that
@@ -192,7 +192,7 @@ def convert(
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
         classes: what labels mean where merged datasets name different classes. `"union"`: number classes by name; those
             of the first dataset keep their numbers, the others follow. `"ignore"`: take labels as they are, and the
-            first dataset's names. By default, such datasets are refused.
+            first dataset's names. By default, such datasets raise ConfigError.
         decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
             `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
 
@@ -207,12 +207,12 @@ def convert(
         recompress: the images to re-encode. never: only those that shrink. foreign: also those of formats that aren't
             stored, GIF, TIFF, PPM and AVIF: the first frame, as a JPEG if the format is lossy, else as a PNG.
             if-needed: these, and JPEGs that hardware decoders can't decode (progressive, CMYK). always: all.
-        orient: re-encode images that an EXIF tag rotates or mirrors, upright. Without it all keep their tags.
-        jpeg_restarts: transcode JPEGs to baseline files with restart markers, from which random crops are decoded
-            without the rest of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is
-            (damaged, CMYK, arithmetic codes, progressive with bits unsent), and a note counts it.
+        orient: re-encode images that an EXIF tag rotates or flips, upright. Without it all keep their tags.
+        jpeg_restarts: transcode JPEGs to baseline files with restart markers, so that random crops decode only a part
+            of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is (damaged, CMYK,
+            arithmetic codes, progressive with bits unsent), and a note counts it.
         strip: with `jpeg_restarts`: drop the metadata of JPEGs (EXIF, ICC profiles, comments), unless an EXIF tag
-            rotates or mirrors them.
+            rotates or flips them.
         store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for small images of one
             size. Excludes the options that change image files, except `orient`.
         keep_alpha: with `store_pixels`: store red, green, blue and alpha as arrays, uint8 [4, H, W], not as images.
@@ -254,8 +254,8 @@ def convert(
     Args: Parallelism
         dask: a Dask scheduler whose workers do the work instead: tcp://HOST:8786; or local, for `workers` Dask
             processes on this machine.
-        world: this process's place among several that call this function with the same arguments and write a part
-            each, such as `World.detect()`; without it, this process works alone.
+        world: this process's rank among several that call this function with the same arguments and write a part each,
+            such as `World.detect()`; without it, this process works alone.
 
     Args: Messages
         progress: called from time to time with a word for the work, the number of samples done, and the total.
@@ -274,8 +274,8 @@ def convert(
         TooManyBad: more samples are bad than `max_bad` allows.
         OSError: the output cannot be written; StoreError if it is in a store.
         NotADataset: with `append`, there is no dataset.
-        ObjectChanged: another process has made a dataset at the same URL meanwhile, which stays; with `append`, in a
-            folder too.
+        ObjectChanged: another process has made a dataset at the same URL meanwhile, which stays; with `append`, also in
+            a folder.
 
     An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
     """
@@ -433,7 +433,7 @@ def _last_notes(datasets: Collection[WrittenDataset], fields: Mapping[str, Field
 
 
 def announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str], None] | None, world: World) -> None:
-    """Tell all notes; without `tell`, warn of the remarks among them, on the first rank."""
+    """Report all notes to `tell`; without it, warn of the remarks among them, on the first rank."""
     if tell is not None:
         for note in notes:
             tell(note)

@@ -30,7 +30,7 @@ _WORTH_A_NOTE = 10_000_000
 def estimate_tar_cost(source: Source) -> tuple[int, int] | None:
     """Estimate the bytes of all samples, and of tars of them with their indexes, from at most eight samples.
 
-    None if they are large, or bad.
+    Returns None if they are large, or bad.
     """
     fields = source.fields
     count = len(source.sizes())
@@ -64,7 +64,8 @@ def kept_container(source: Source) -> str | None:
 def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tuple[str, str | None]:
     """Return the container to write, and a note on it if there is something to say.
 
-    That is the one that the user has `wanted`, or else a tar, unless it `follows` the samples, as they will be stored.
+    The container is the one that the user has `wanted`, else a tar, or with `follows` the one that fits the stored
+    samples.
     """
     if wanted not in (None, DEFAULT):
         return wanted, None

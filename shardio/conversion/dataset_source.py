@@ -33,7 +33,7 @@ class DatasetSource(Source):
     Args:
         places: the datasets, or their paths or URLs.
         access: how those at URLs and on slow file systems are reached.
-        classes: what labels mean where the datasets' classes differ, see `shardio.mix`; None refuses such datasets.
+        classes: what labels mean where the datasets' classes differ, see `shardio.mix`; None raises for such datasets.
 
     Raises ConfigError where their fields or classes differ, and for a view that draws samples anew in each epoch;
     NotADataset, ManifestError.
@@ -93,7 +93,7 @@ class DatasetSource(Source):
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """JSON values that tell a conversion of views, or one that renumbers labels, from others of the same data."""
+        """JSON values that set views and renumbered labels apart from other conversions of the same data."""
         plain = all(isinstance(dataset, Dataset) and not dataset.renumbers for dataset in self._datasets)
         return {} if plain else {"labels": [dataset.digest for dataset in self._datasets]}
 
@@ -131,7 +131,7 @@ class DatasetSource(Source):
             raise BadSample(str(error)) from error
 
     def encoded(self, numbers: NDArray[np.int64]) -> Iterator[Encoded | DatasetError]:
-        """Yield the stored samples, see `Source.encoded`; read in blocks, and one by one where a block is damaged."""
+        """Yield the stored samples, see `Source.encoded`; reads blocks, and single samples where a block is damaged."""
         start = 0
         while start < len(numbers):
             which, first = self._place(int(numbers[start]))

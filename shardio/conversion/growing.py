@@ -1,4 +1,4 @@
-"""A dataset that a conversion adds shards to: its options, which hold for them, its fields, and its digest so far."""
+"""A dataset that a conversion adds shards to: its options (they apply to new shards), its fields, its digest so far."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -83,7 +83,7 @@ class Growing:
 
     @property
     def _fitting(self) -> dict[str, Any]:
-        """The options by which the fields of the dataset's source became its own."""
+        """The options that made the dataset's fields of those of its source."""
         made = self.manifest.conversion
         found = {name: made[name] for name in _OF_FIELDS if made.get(name) is not None}
         size = found.get("store_pixels")

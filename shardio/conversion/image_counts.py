@@ -1,4 +1,4 @@
-"""Counts of images that are told once a conversion has read them: rotated by a tag, or unlike the mask beside them."""
+"""Counts of images that a conversion reports at its end: rotated by a tag, or unlike the mask in their sample."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) ->
 
 
 def pair_remarks(counts: Mapping[str, int]) -> list[str]:
-    """Return a remark on images and masks that differ, if there are some."""
+    """Return a remark on images and masks that differ, if there are any."""
     told = [Message("{} " + words, counted(counts[how], "pair")) for how, words in _WORDS.items() if counts.get(how)]
     return [Message("among images and their masks are " + "; ".join(["{}"] * len(told)), *told)] if told else []
 

@@ -71,13 +71,13 @@ def index(
 ) -> Conversion:
     """Adopt tars, TFRecords, LMDBs, HDF5 files or Zarr stores in place: write an index and a manifest, copy nothing.
 
-    All samples are read once, for their checksums, but those of Zarr stores only with `checksums`. If `out` is the
-    files' own directory, the index is written beside them; otherwise `out` holds symbolic links to them. The files must
-    not be changed afterwards.
+    Reads all samples once, for their checksums, but those of Zarr stores only with `checksums`. If `out` is the files'
+    own directory, the index is written there; otherwise `out` holds symbolic links to the files. The files must not be
+    changed afterwards.
 
-    Tars, TFRecords and Zarr stores may lie in a bucket: then `out` is the URL that they are directly in, where the
-    index is written. Each tar is streamed once, through a temporary folder that holds a few of them at a time; of a
-    Zarr store the objects are listed, and only its metadata read.
+    Tars, TFRecords and Zarr stores may be in a bucket: then `out` is the URL of the folder that directly holds them,
+    and the index is written there. Each tar is streamed once, through a temporary folder that holds a few tars at a
+    time; a Zarr store's objects are listed, and only its metadata read.
 
     Args:
         paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names; or the
@@ -86,36 +86,36 @@ def index(
         fields: the fields to take, and what to call them: image=jpg,label=cls. By default, all.
         optional: fields that samples of tars and TFRecords may lack: caption,score.
         mask: fields of images that are masks, whose numbers stay.
-        key: of tars: take the keys of samples as the text field key. By default, only if they name folders, as in tars
-            of class folders; a note tells if they are left out.
+        key: for tars: take the keys of samples as the text field key. By default, only if they name folders, as in tars
+            of class folders; a note says if they are left out.
         format: the files' format. By default, their content decides.
-        axis: of Zarr stores: the axis that the samples are along, by its name, such as time, or its number; `shardio
+        axis: for Zarr stores: the axis that the samples are along, by its name, such as time, or its number; `shardio
             convert zarr --help` says more. By default, the first one.
-        decode_cf: of HDF5 files and Zarr stores: apply the attributes of netCDF that each has (scale_factor,
+        decode_cf: for HDF5 files and Zarr stores: apply the attributes of netCDF that each has (scale_factor,
             add_offset, fill values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help`
             says how.
-        stack: of HDF5 files and Zarr stores: fields that are several variables of one shape and dtype, as in
-            x=t2m,u10,v10: arrays [3, ...], which are read straight into their places. These variables are then no
+        stack: for HDF5 files and Zarr stores: fields that are several variables of one shape and dtype, as in
+            x=t2m,u10,v10: arrays [3, ...], each variable read directly into its slice. These variables are then no
             fields of their own, unless `fields` names them.
-        join: of HDF5 files and Zarr stores: join files of different datasets for the same rows, such as one per
+        join: for HDF5 files and Zarr stores: join files of different datasets for the same rows, such as one per
             variable: files that hold the same datasets make a series, and the first file of each is joined to those of
             the others, then the second, and so on. The coordinates that they share must be equal.
-        sample: of HDF5 files: what a sample is: a row, all that a file holds, or all in one of its groups; `shardio
-            convert hdf5 --help` says more. By default, a row; a note tells if the files look otherwise.
-        missing_chunks: of HDF5 files and Zarr stores: what to make of chunks that are not there. fill: their values are
-            the fill value. refuse: an error. By default fill values, and a note says how many; see `shardio convert
+        sample: for HDF5 files: what a sample is: a row, all that a file holds, or all in one of its groups; `shardio
+            convert hdf5 --help` says more. By default, a row; a note says if the files look otherwise.
+        missing_chunks: for HDF5 files and Zarr stores: what to make of chunks that are not there. fill: their values
+            are the fill value. refuse: an error. By default fill values, and a note says how many; see `shardio convert
             zarr --help`.
-        checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read, but for the
-            coordinates of several stores, which are compared: the dataset's digest is of metadata and of the chunks'
-            names, sizes and times, samples are not verified, and a chunk that is lost or written anew later is a bad
+        checksums: for Zarr stores: read all samples, for their checksums. Without it no chunk is read, except the
+            coordinates of several stores, to compare them. The dataset's digest then covers metadata and the chunks'
+            names, sizes and times; samples are not verified, and a chunk that is lost or rewritten later is a bad
             sample.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
         sort: the order of the files. natural: all files by the numbers in their names, s_2 before s_10. name: those of
-            a directory or a pattern by their names; a note tells if that is another order.
+            a directory or a pattern by their names; a note says if that is another order.
         files: a pattern for the names of the files or objects to take from a directory, such as "train-*". By default,
-            all; a note tells if they are several parts of a data set.
+            all; a note says if they are several parts of a data set.
 
     Returns:
         The dataset, with the samples that were left out and the notes.

@@ -40,7 +40,7 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
 
 
 def find_chunk_hints(source: Source) -> list[str]:
-    """Return a hint if reading rows of adopted arrays at random decompresses many times the bytes of the rows.
+    """Return a hint if random reads of rows of adopted arrays decompress many times the bytes of the rows.
 
     Args:
         source: the source, whose first file or store is looked at.
@@ -79,7 +79,7 @@ def find_chunk_hints(source: Source) -> list[str]:
 
 
 def unwritten_chunks(found: Sequence[Unwritten], chosen: str | None) -> tuple[list[str], list[str]]:
-    """Return remarks and hints on chunks that are not there, for each field of which some are not.
+    """Return remarks and hints on missing chunks, for each field that lacks some.
 
     Files may leave out what is all fill values, so this is a hint. It is a remark where something speaks for a loss: an
     array has none of its chunks, no field has chunks from some row on, or there are chunks under other names.
@@ -119,7 +119,7 @@ def unwritten_chunks(found: Sequence[Unwritten], chosen: str | None) -> tuple[li
 
 
 def _sign_of_loss(one: Unwritten, tail: int) -> str:
-    """Return what speaks for chunks that were lost, not left out as fill values, in words; "" if nothing does."""
+    """Return why chunks may be lost rather than left out as fill values, in words; "" if nothing says so."""
     if one.misnamed:
         return f"; {one.file} has chunks under other names, such as {one.misnamed}"
     if one.lacking == one.count:

@@ -40,7 +40,7 @@ class WrittenDataset:
         manifest: its manifest.
         skipped: the samples that were left out; on the first rank only.
         counts: by words for them, numbers of images, see `image_counts`; on the first rank only.
-        rounded: by field, the most by which `dtype` has changed a number; on the first rank only.
+        rounded: by field, the largest change of a number by `dtype`; on the first rank only.
         entries: by ragged field, the number of entries that were written, such as tokens; on the first rank only.
         seconds: how long it took to write all shards; 0 if some, or all, were there before; on the first rank only.
     """
@@ -113,7 +113,7 @@ def pack(
         tasks: a task for each shard.
         plan: JSON values that distinguish this conversion from others.
         options: how to carry out the work.
-        check: raises an error if the source has changed, in ways that the states of its files do not tell.
+        check: raises an error if the source has changed in ways that the states of its files do not show.
         grows: the dataset at the output that the shards are added to; None if they make one.
 
     Raises ConfigError for a dataset or an unfinished conversion at the output that `options` do not provide for,
@@ -214,7 +214,7 @@ class _Packing:
         return sum(task.count for task in own)
 
     def _report(self, done: int) -> None:
-        """Report progress; the total is an estimate as long as nobody knows the samples of what was not read."""
+        """Report progress; the total is an estimate while the samples of unread objects are unknown."""
         total = self.total
         if not self.context.knows_samples:
             done = self.samples
@@ -230,7 +230,7 @@ class _Packing:
             self._check_budget(self.skipped, self.total, result.first_skipped)
 
     def _describe(self, run: Run, grown: Before | None) -> tuple[WrittenDataset, list[int]]:
-        """Return the dataset of the shards, all of which are written, and the numbers of those that hold samples.
+        """Return the dataset of the shards, once all are written, and the numbers of those that hold samples.
 
         The shards follow those of the dataset that has `grown`, if there is one.
 

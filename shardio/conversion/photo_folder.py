@@ -51,7 +51,7 @@ def keep_dataset(
         cache: the folder of the cache; None takes the user's.
         image_size: the side of the crops, in pixels; None takes 224.
         on_error, max_bad, progress: as in `convert`.
-        tell: called with each remark on what is left out.
+        tell: called with each remark on data that is left out.
 
     Raises what `convert` raises, and CacheError if the cache cannot be used.
     """

@@ -1,7 +1,7 @@
 """One conversion by all ranks of a job: each writes a part of the shards, and the first rank leads.
 
-Ranks communicate by what they write beside the records of shards alone, see `output.Run`: so any launcher will do
-(`srun`, `torchrun`, `mpirun`), and no network is needed.
+Ranks communicate only by files next to the records of shards, see `output.Run`, so any launcher will do (`srun`,
+`torchrun`, `mpirun`), and no network is needed.
 """
 
 import os
@@ -29,7 +29,7 @@ _JOB = (
 
 
 def job() -> str:
-    """Return a text that identifies this job: all of its ranks share it, and no other job has it."""
+    """Return a string that identifies this job: all of its ranks share it, and no other job has it."""
     return " ".join(f"{name}={os.environ[name]}" for name in _JOB if name in os.environ)
 
 

@@ -62,15 +62,14 @@ class ReencodeOptions:
     levels. All other images are returned byte for byte.
 
     A JPEG whose coding alone is unsuitable (progressive, arithmetic, several scans) keeps every pixel: its coefficients
-    are written in another order. Other JPEGs are shrunk without a detour over RGB, at twice the speed of OpenCV, and
-    refused if some of their data is missing. Both need the compiled part of shardio (docs/install.md). Without it, and
-    for CMYK and other rare JPEGs, OpenCV does all of this: it re-encodes, and paints missing data grey.
+    are written in another order. Other JPEGs are shrunk without a detour over RGB, at twice the speed of OpenCV;
+    missing data raises BadSample. Both need the compiled part of shardio (docs/install.md). Without it, and for CMYK
+    and other rare JPEGs, OpenCV does all of this: it re-encodes, and paints missing data grey.
 
     Last, `jpeg_restarts` transcodes what is a JPEG: the same coefficients, and so the same pixels in every decoder, in
-    one baseline scan with restart markers, from which crops are decoded without the rest of the file. The coefficients
-    are compared, and metadata stays. A JPEG that cannot be transcoded stays byte for byte: one that is damaged, CMYK,
-    of 12 bits, with arithmetic codes, lossless, progressive with bits unsent, or too large for libjpeg's memory (1
-    GiB).
+    one baseline scan with restart markers, so that crops decode only a part of the file. The coefficients are compared,
+    and metadata stays. A JPEG that cannot be transcoded stays byte for byte: one that is damaged, CMYK, of 12 bits,
+    with arithmetic codes, lossless, progressive with bits unsent, or too large for libjpeg's memory (1 GiB).
 
     Every run gives the same bytes; another version of libjpeg-turbo or OpenCV may give others.
 

@@ -57,7 +57,7 @@ def restart_hint(source: Source, numbers: Indices | None) -> list[str]:
 
 
 def _gains(data: bytes) -> bool:
-    """Whether an image is a JPEG without restart markers that is not small."""
+    """Return whether an image is a JPEG without restart markers that is not small."""
     try:
         if sniff(data) != "jpeg" or jpeg_coding(data).restart_interval:
             return False

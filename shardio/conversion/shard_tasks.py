@@ -52,7 +52,7 @@ class TaskContext:
             first sample of their shard on.
         adopted: whether the shards are files that others wrote.
         unchecked: whether their samples are not read, and have no checksums.
-        beside: whether those files are in the output already.
+        beside: whether those files are already in the output.
     """
 
     source: Source
@@ -189,7 +189,7 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
 
 
 def find_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
-    """Return the fields whose arrays have another shape than they may, as `ragged` takes them to let that pass.
+    """Return the fields whose arrays break their shape, in the form of the option `ragged` that allows it.
 
     Nothing else may be wrong with these arrays.
     """

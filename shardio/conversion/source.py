@@ -1,4 +1,4 @@
-"""Sources, from which conversions take samples, and the lookup of converters, which make sources.
+"""Sources of a conversion's samples, and the lookup of the converters that make them.
 
 A converter is a function `(src, **options) -> Source` that an installed distribution registers in the entry-point group
 `shardio.converters`. shardio imports converters only by that group, so anyone can add one. Converters themselves import
@@ -32,7 +32,7 @@ GROUP = "shardio.converters"
 
 class Source:
     """Samples by number: the base of all sources. A subclass has `fields`, `metadata`, `sizes` and `__getitem__`; the
-    other members say what it can do besides, and have defaults that are right for every source.
+    other members state further abilities, with defaults that are right for every source.
 
     A source must be picklable: each worker process gets a copy and reads its part of the samples.
 
@@ -69,7 +69,7 @@ class Source:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """JSON values for a conversion's plan that tell these samples from others of the same files: `--resume`."""
+        """JSON values for a conversion's plan: they set these samples apart from others of the same files."""
         return {}
 
     @property
@@ -86,14 +86,14 @@ class Source:
         return None
 
     def unwritten(self, *, tables: bool) -> Sequence[Unwritten]:
-        """For each field and file, what is not there, in whose place fill values are read; () where nothing is known.
+        """For each field and file, the missing chunks that read as fill values; () where nothing is known.
 
         It lists names, and reads the tables of shards with `tables`; it reads no values but those of a few rows.
         """
         return ()
 
     def sizes(self) -> NDArray[np.int64]:
-        """The approximate bytes of each sample, int64 `[n]`, by which shards are cut. It reads no samples."""
+        """Return the approximate bytes of each sample, int64 `[n]`: shards are cut by them. It reads no samples."""
         raise NotImplementedError  # each source has sizes and samples of its own
 
     def __getitem__(self, index: int) -> Sample:
@@ -117,14 +117,14 @@ class Source:
                 yield error
 
     def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
-        """All values of the scalar or text field `name`, an array `[n]` or n strings, which speeds up `where=`.
+        """Return all values of the scalar or text field `name`, an array `[n]` or n strings, which speeds up `where=`.
 
         None for any other field, if a sample lacks its value, and if it would cost as much as reading the samples.
         """
         return None
 
     def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_] | None:
-        """For which of some samples a condition holds, bool `[n]`; None if that needs whole samples.
+        """Return whether a condition holds for each of some samples, bool `[n]`; None if that needs whole samples.
 
         Raises DatasetError for damage.
         """
@@ -181,7 +181,7 @@ class Tally:
     """Counts of the samples that a source has made since `clear`.
 
     Attributes:
-        rounded: by field, the most by which a cast has changed a number.
+        rounded: by field, the largest change of a number by a cast.
         counts: by words for them, numbers of images, such as those that could not be transcoded by the reason.
     """
 
@@ -255,7 +255,7 @@ Adoption: TypeAlias = Places | Hdf5Names | ZarrIndexes
 
 
 def as_source(given: Any) -> Source | None:
-    """Return an object as a source: itself if it is one, another one that has the members of one; None for others."""
+    """Return an object as a source: the object itself, or one that delegates to its members; None for others."""
     if isinstance(given, Source):
         return given
     if all(hasattr(given, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
@@ -299,7 +299,7 @@ def file_states(source: Source) -> dict[Path, tuple[int, int]]:
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """Return the size and modification time of a file, which tell whether it has changed."""
+    """Return the size and modification time of a file, to detect changes."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 

@@ -41,7 +41,7 @@ def listed_stacks(given: str | Stacks | None) -> dict[str, tuple[str, ...]]:
 
 
 def with_variables(fields: Any, stacks: Stacks) -> Any:
-    """Return a choice of fields that a converter takes, with the variables of stacks besides; None stays None."""
+    """Return a converter's choice of fields with the variables of stacks added; None stays None."""
     extra = {_chosen(name, i): one for name, variables in stacks.items() for i, one in enumerate(variables)}
     if isinstance(fields, str):
         return ",".join([fields, *(f"{field}={variable}" for field, variable in extra.items())])
@@ -111,7 +111,7 @@ class Stacked(WrappedSource):
         return self._stacked(self.source[index])
 
     def _axes(self, name: str, variables: Sequence[str]) -> Iterator[Message]:
-        """Yield what is to be told of the axes of a stack's variables, whose coordinates may differ."""
+        """Yield remarks on the axes of a stack's variables, as their coordinates may differ."""
         of_source = self.source.dimensions
         known = [(v, of_source[p]) for v, p in zip(variables, self._parts[name], strict=True) if of_source.get(p)]
         for variable, axes in known[1:]:

@@ -27,7 +27,7 @@ _FIELDS_AT_ONCE = 1 << 13  # samples of which one task reads the fields that a c
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleChoice:
-    """The options that choose samples; `shardio.convert` explains each, and in which order they apply.
+    """The options that choose samples; `shardio.convert` explains each and their order.
 
     Raises ConfigError for an option that breaks a rule.
     """
@@ -41,7 +41,7 @@ class SampleChoice:
     def __post_init__(self) -> None:
         array = np.asarray(() if self.numbers is None else self.numbers)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise ConfigError(f"numbers must be a list of whole numbers, got {self.numbers!r}")
+            raise ConfigError(f"numbers must be a list of integers, got {self.numbers!r}")
         if self.limit is not None and self.limit < 1:
             raise ConfigError("{limit} must be at least 1, got {}", self.limit)
         if self.split is not None:
@@ -91,7 +91,7 @@ def shuffled(numbers: Indices, seed: int) -> Indices:
 
 
 def matching(source: Source, where: str, runner: Runner, progress: Progress = silent) -> Indices:
-    """Return the numbers of the samples for which a condition holds, ascending, int64 [n].
+    """Return the numbers of the samples that match a condition, ascending, int64 [n].
 
     Whole columns answer it where the source has them, or the fields that it names; otherwise the runner reads every
     sample. A bad sample counts as one that matches: it is reported when it is written.

@@ -57,7 +57,7 @@ class RawImages:
 def image_options(
     *, store_pixels: bool, keep_alpha: bool, resize: tuple[int, int] | None, quality: int | None, **others: Any
 ) -> tuple[ReencodeOptions, RawImages | None]:
-    """Return how a conversion re-encodes image files, and how it stores pixels in their place, or None.
+    """Return how a conversion re-encodes image files, and how it stores pixels instead, or None.
 
     Args:
         store_pixels, keep_alpha, resize, quality: as in `shardio.convert`.
@@ -101,7 +101,7 @@ class TransformedSource(WrappedSource):
         optional: the fields that samples may lack.
         masks: the fields of images, or of `as_image`, that are masks; the source's own stay masks.
         ragged: the fields of arrays whose shapes may differ, and whether in any axis, see `listed_ragged`. Where a
-            field has no shape, the first sample's tells the other axes.
+            field has no shape, the first sample decides the other axes.
         allow_rounding: whether casts of integers to floats may round them; otherwise such a sample is bad.
 
     Raises ConfigError for a field that holds no numbers, no arrays, no pixels, or more than one number, for a cast to
@@ -245,7 +245,7 @@ class TransformedSource(WrappedSource):
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """The changes as JSON values for a conversion's plan, which distinguish it from others of the same source."""
+        """The changes as JSON values that distinguish a conversion's plan from others of the same source."""
         # A limit makes samples bad, as damage does, but no other bytes; and so does the refusal to round.
         # Options that the first conversions did not have are named where they are given.
         later = ("jpeg_restarts", "strip")
@@ -374,13 +374,13 @@ class TransformedSource(WrappedSource):
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if alpha else pixels
 
     def _is_raw(self, name: str) -> bool:
-        """Whether a field's images are stored as pixels."""
+        """Return whether a field's images are stored as pixels."""
         image = name in self._as_image or self.source.fields[name].is_image
         return self._raw is not None and image
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], allow_rounding: bool) -> tuple[NDArray[Any], float]:
-    """Return `array` cast to `dtype`, and the most by which that changes a number.
+    """Return `array` cast to `dtype`, and the largest change of a number.
 
     Floats are rounded. Raises BadSample for a number that overflows, and for an integer that would change, unless
     `allow_rounding` lets a float round it.

@@ -1,4 +1,4 @@
-"""One place to write to, a folder or a store: shards go there one by one, and a manifest makes them a dataset.
+"""One output, a folder or a store: shards are written one by one, and a manifest makes them a dataset.
 
     Output              a place for one dataset, known to all processes that write there
       create            -> Writing: shards go there, without a journal, from one process

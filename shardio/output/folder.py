@@ -111,7 +111,7 @@ class FolderOutput:
         Args:
             plan: JSON values that distinguish this conversion from others.
             container: the container of its shards.
-            beside: whether files of other programs, which are there already, become the shards.
+            beside: whether files of other programs in the folder become the shards.
             resume: whether to go on where the last attempt at this conversion has ended.
             overwrite: whether a dataset that is there may be replaced; at a place to add shards it stays, and this says
                 whether to start over where a conversion is unfinished.
@@ -181,7 +181,7 @@ class FolderOutput:
         return {str(plan.get("run")): plan}
 
     def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
-        """Return a value that changes as the first rank of a run works, and whether it certainly does now."""
+        """Return a value that changes while the first rank of a run works, and whether it certainly works now."""
         # The process that holds the lock has written this plan, and not one that died before.
         begun = plan.get("begun")
         try:
@@ -358,7 +358,7 @@ class FolderLead:
         self._final.rename(JOURNAL, self._final, self._retired)
 
     def close(self) -> None:
-        """Let go of the place, and remove what a published dataset does not need."""
+        """Release the output, and remove what a published dataset does not need."""
         self._lock.release()
         # After the lock's release: some network file systems keep a folder as long as a file in it is open.
         if self._retired:

@@ -148,7 +148,7 @@ def in_store(store: Store, url: Url, load: Callable[[], Manifest | None], since:
         store: the store.
         url: the dataset's place.
         load: returns the manifest that is there, None if there is none.
-        since: what was written later is kept, and the shards and records of conversions that wrote something later.
+        since: keep what was written later, and the shards and records of conversions that wrote something later.
     """
     # What a conversion has recorded is read before the manifest: when the records go, the manifest is there.
     listed = _listed(store, url)

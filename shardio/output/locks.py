@@ -63,7 +63,7 @@ def first_line(text: bytes) -> bytes:
 
 
 def holder() -> str:
-    """Return the text that says which process holds a lock: this one."""
+    """Return a string that names this process as the holder of a lock."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 

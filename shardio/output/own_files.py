@@ -70,8 +70,8 @@ _MADE_FOLDER = re.compile(r"run-[0-9a-f]{8}|" + HIDDEN.pattern)
 def ours(directory: Directory) -> list[str]:
     """Return the names in a directory that shardio itself has written, the manifest first: it makes them a dataset.
 
-    Files named like shards count only beside a manifest or a hidden folder of shardio. Adopted files never do; links to
-    them do, and their indexes, also where nothing else is left of their dataset.
+    Files named like shards count only next to a manifest or a hidden folder of shardio. Adopted files never count;
+    links to them and their indexes do, even if nothing else is left of their dataset.
     """
     kinds = {name: directory.kind(name) for name in directory.names()}
     signs = {name for name, kind in kinds.items() if _is_sign(directory, name, kind)}
@@ -93,7 +93,7 @@ def ours(directory: Directory) -> list[str]:
 
 
 def packed_name(key: str) -> str:
-    """Return the name of a table of packed rows beside a dataset (`views/packed_table.py`); 32 hexadecimal digits."""
+    """Return the name of a dataset's table of packed rows (`views/packed_table.py`), from 32 hexadecimal digits."""
     return f"shardio.packed-{key}.bin"
 
 
@@ -128,7 +128,7 @@ def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:
 
 
 def _strangers(hidden: Directory) -> list[str]:
-    """Return the names in a hidden folder that are not those of what shardio makes there."""
+    """Return the names in a hidden folder that shardio does not give there."""
     made = {"file": (_MADE_FILE, TEMPORARY), "directory": (_MADE_FOLDER,)}
     return [
         name
@@ -138,7 +138,7 @@ def _strangers(hidden: Directory) -> list[str]:
 
 
 def _shows_adoption(directory: Directory, kinds: Mapping[str, Kind | None]) -> bool:
-    """Return whether the files show what a manifest may leave out: that other programs wrote the shards.
+    """Return whether the files show that other programs wrote the shards, as a manifest may not say so.
 
     Only adopted files have certain indexes, and shardio's tars begin with a member that a number of 12 digits names.
     """
@@ -181,7 +181,7 @@ def stem_of(name: str) -> str | None:
 
 
 def is_own(name: str) -> bool:
-    """Return whether shardio gives an object beside a manifest this name, and no other program does; not the manifest.
+    """Return whether only shardio gives this name to an object next to a manifest; False for the manifest itself.
 
     Args:
         name: the object's name, from the dataset's place on.

@@ -191,7 +191,7 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
 
 
 def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) -> Encoded:
-    """Return a sample whose fields are in stored form with all that is stored beside them; BadSample as `encode`.
+    """Return a sample in stored form together with its hidden columns; raises BadSample as `encode`.
 
     None stands for the value of an optional field that the sample lacks.
     """

@@ -379,7 +379,7 @@ class StoreRun:
     Attributes:
         out: the output.
         name: the run.
-        beside: whether the shards are objects that other programs wrote, so that only their indexes are put.
+        beside: whether the shards are objects of other programs, so that only their indexes are written.
         container: what reads the shards.
         etags: of the records that this process has read, by number.
     """
@@ -420,7 +420,7 @@ class StoreRun:
         return record
 
     def _index_files(self, name: str) -> dict[str, str]:
-        """Return the files that are written beside an adopted object, by what their names in the journal end with."""
+        """Return the files that are written next to an adopted object, by the endings of their names in the journal."""
         kind = containers.get(self.container)
         (index,) = kind.companions(name, adopted=True)
         return {side_index.SUFFIX: index, piece_sums.SUFFIX: piece_sums.path_of(Path(name)).name}
@@ -479,11 +479,11 @@ class StoreRun:
         leftovers.delete(self.out.store, sorted(names, key=lambda name: name.endswith(PLAN)))
 
     def _states(self) -> dict[str, str]:
-        """Return the names of the run's objects, each with a text that changes when it is written anew."""
+        """Return the names of the run's objects, each with a string that changes when it is written anew."""
         return {info.name.rpartition("/")[2]: _state(info) for info in self.out.store.list(self._name())}
 
     def state(self, name: str) -> str | None:
-        """Return the text that changes when an object of the run is written anew; None if there is no such object."""
+        """Return the string that changes when an object of the run is written anew; None if there is no such object."""
         info = find_object(self.out.store, self._name(name))
         return None if info is None else _state(info)
 

@@ -45,7 +45,7 @@ class ReaderContract:
         return write(self.container, path, count)
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        """Return the files of the shard at `path` whose damage is found."""
+        """Return the files of the shard at `path` in which damage is detected."""
         return self.container.files(path)
 
     def _digest(self, reader: Reader) -> list[bytes]:

@@ -50,7 +50,7 @@ PICKLE = pickle.dumps(_Planted(), protocol=2)
 
 
 def number(random: Random, size: int) -> int:
-    """A whole number that breaks arithmetic elsewhere: at the limits of types, or near `size`."""
+    """An integer that breaks arithmetic elsewhere: at the limits of types, or near `size`."""
     limits = [0, 1, -1, 2**7, 2**8, 2**15, 2**16, 2**31, 2**32, 2**40, 2**62, 2**63, 2**64, -(2**31), -(2**63)]
     return random.choice([*limits, size, size // 2, -size]) + random.choice([0, 0, 1, -1])
 
@@ -145,7 +145,7 @@ def damage_once(data: bytearray, random: Random) -> None:
 
 
 def replace_number(data: bytearray, random: Random) -> None:
-    """Put a whole number of 16, 32 or 64 bits, of either byte order."""
+    """Put an integer of 16, 32 or 64 bits, of either byte order."""
     width = random.choice([2, 4, 8, 8])
     at = _spot(data, random, width)
     at = at // width * width if random.random() < 0.7 else at

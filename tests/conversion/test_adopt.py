@@ -323,7 +323,7 @@ def array_in_a_tar(array: np.ndarray[Any, Any]) -> Callable[[Path], Source]:
     return lambda folder: webdataset(write_tar(folder / "a.tar", [("a.npy", npy(array))]), key=False)
 
 
-def lists_of_whole_numbers(folder: Path) -> Source:
+def lists_of_integers(folder: Path) -> Source:
     return tfrecord(write_tfrecord(folder / "a.tfrecord", [example({"a": [1, 2], "b": [1.0, 2.0]})] * 3))
 
 
@@ -340,7 +340,7 @@ class TestNotAdoptable:
             (of_hdf5([["a", "b"], ["c", "d"]]), "convert it"),
             (array_in_a_tar(np.asfortranarray(np.eye(2, 3))), "its array is in Fortran's order"),
             (array_in_a_tar(np.arange(6, dtype=">f4")), "the file does not hold it as shardio stores it: convert the"),
-            (lists_of_whole_numbers, "feature 'a': several values of its kind are not contiguous"),  # varints
+            (lists_of_integers, "feature 'a': several values of its kind are not contiguous"),  # varints
             (of_hdf5(np.zeros(5, RECORD)), "'table/box' is a member of records, not a dataset: convert it"),
             (
                 lambda folder: imagefolder(write_files(folder, {"in/a/1.png": png()}) / "in"),

@@ -44,7 +44,7 @@ class TestSamples:
         assert source.sizes().tolist() == [60] * 3
 
     @pytest.mark.parametrize("dtype", ["i1", "i4"])
-    def test_labels_of_any_whole_type(self, tmp_path: Path, dtype: str) -> None:
+    def test_labels_of_any_integer_type(self, tmp_path: Path, dtype: str) -> None:
         """Labels may be big-endian integers of 1, 2 or 4 bytes, signed or not."""
         write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
         write_idx(tmp_path / "labels", np.array([0, 1, 100], dtype))
@@ -113,7 +113,7 @@ class TestRefusals:
                     np.zeros((3, 2), np.uint8),  # neither a list nor images
                     np.zeros((3, 2, 2), np.float32),  # pixels that are no bytes
                     np.zeros((3, 2, 2, 4), np.uint8),  # four colours
-                    np.zeros(3, np.float64),  # labels that are no whole numbers
+                    np.zeros(3, np.float64),  # labels that are no integers
                 )
             ),
             *(({"images": np.zeros(shape, np.uint8)}, {}, "no images") for shape in ((0, 5, 4), (3, 5, 0))),

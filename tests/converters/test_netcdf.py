@@ -109,8 +109,8 @@ class TestValues:
         ]
         assert source.fields[name].attributes == {"units": "seconds since 1970-01-01 00:00:00"}
 
-    def test_a_whole_number_scale(self) -> None:
-        """A whole-number scale gives float64, where xarray multiplies int16 and wraps around."""
+    def test_an_integer_scale(self) -> None:
+        """An integer scale gives float64, where xarray multiplies int16 and wraps around."""
         how = cf.decoding({"scale_factor": np.int16(1000)}, np.dtype("i2"))
         assert how.apply(np.array([100], "i2")).tolist() == [100_000.0]
 

@@ -14,7 +14,7 @@ COUNT = 5
 
 
 def int64s(*values: int) -> tf.train.Feature:
-    """A feature of whole numbers."""
+    """A feature of integers."""
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
