@@ -27,7 +27,7 @@ def rotated(orientation: int, kind: str = "JPEG") -> bytes:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Eight JPEGs and two PNGs in one class, of which eight are rotated or mirrored."""
+    """Eight JPEGs and two PNGs in one class; tags rotate or flip eight of them."""
     files = {f"a/{number}.jpg": rotated(number) for number in range(1, 9)}
     return write_files(tmp_path / "photos", files | {f"a/{n + 10}.png": rotated(n, "PNG") for n in (1, 6)})
 
@@ -43,7 +43,7 @@ def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
 
 
 def test_python_tells_of_them(photos: Path, tmp_path: Path) -> None:
-    """In Python the count is among the notes and told; without `tell` it is a warning. `orient` ends it."""
+    """The count is a note and goes to `tell`, or is a warning; pixels lose the tag, which it says. `orient` ends it."""
     told: list[str] = []
     made = shardio.convert(photos, tmp_path / "told", converter="imagefolder", tell=told.append)
     assert told == list(made.notes)
@@ -51,13 +51,9 @@ def test_python_tells_of_them(photos: Path, tmp_path: Path) -> None:
     with pytest.warns(SourceWarning, match="flips 8 images"):
         shardio.index(tmp_path / "told", tmp_path / "adopted")
     assert not shardio.convert(photos, tmp_path / "upright", converter="imagefolder", orient=True).notes
-
-
-def test_pixels_lose_the_tag(photos: Path, tmp_path: Path) -> None:
-    """Pixels that are stored without their files lose the tag, which is told."""
     options: Any = {"converter": "imagefolder", "store_pixels": True, "resize": (30, 50)}
     with pytest.warns(SourceWarning, match="8 images, and pixels have no tag: orient=True stores them upright"):
-        shardio.convert(photos, tmp_path / "out", **options)
+        shardio.convert(photos, tmp_path / "pixels", **options)
 
 
 def test_hugging_face_turns_them(photos: Path, tmp_path: Path) -> None:

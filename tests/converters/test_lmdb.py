@@ -27,12 +27,16 @@ from shardio_converters.lmdb import lmdb, open_lmdb, scan
 PAGE = 4096
 
 
-def write(path: Path, entries: dict[bytes, bytes], deleted: int = 0, **options: Any) -> Path:
-    """Write an environment in several transactions; every `deleted`-th key is put and deleted again."""
-    environment = library.open(str(path), map_size=1 << 28, **options)
+MAIN: dict[str, Any] = {"key": None}
+
+
+def write(path: Path, entries: dict[bytes, bytes], deleted: int = 0, database: Any = MAIN, **options: Any) -> Path:
+    """Write a database of an environment in several transactions; every `deleted`-th key is put and deleted again."""
+    environment = library.open(str(path), map_size=1 << 28, max_dbs=2, **options)
+    handle = environment.open_db(**database)
     keys = list(entries)
     for part in (keys[::2], keys[1::2]):
-        with environment.begin(write=True) as transaction:
+        with environment.begin(write=True, db=handle) as transaction:
             for key in part:
                 transaction.put(key, entries[key])
     if deleted:
@@ -301,16 +305,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Layouts of other programs.
 
 
-def named(path: Path, database: bytes, entries: dict[bytes, bytes], **options: Any) -> Path:
-    """An environment with a named database."""
-    with library.open(str(path), max_dbs=2, map_size=1 << 24) as environment:
-        handle = environment.open_db(database, **options)
-        with environment.begin(write=True, db=handle) as transaction:
-            for key, value in entries.items():
-                transaction.put(key, value)
-    return path
-
-
 class TestOtherLayouts:
     def test_pairs_of_text_recognition(self, tmp_path: Path) -> None:
         """Images and the texts on them are pairs, in the order of their numbers, also in place."""
@@ -337,15 +331,17 @@ class TestOtherLayouts:
 
     def test_a_named_database(self, tmp_path: Path) -> None:
         """The only named database is taken, of several the one that is chosen; keys that are integers are numbers."""
-        path = named(tmp_path / "db", b"train", {struct.pack("<Q", n): jpeg(n) for n in (300, 5)}, integerkey=True)
+        numbered = {struct.pack("<Q", n): jpeg(n) for n in (300, 5)}
+        path = write(tmp_path / "db", numbered, database={"key": b"train", "integerkey": True})
         assert [lmdb(path)[n]["key"] for n in (0, 1)] == ["5", "300"]
-        named(path, b"val", {b"a": jpeg(7)})
+        write(path, {b"a": jpeg(7)}, database={"key": b"val"})
         with pytest.raises(SourceError, match="holds named databases: database takes one of 'train', 'val'"):
             lmdb(path)
         assert lmdb(path, database="val")[0] == {"image": jpeg(7), "key": "a"}
         with pytest.raises(ConfigError, match=r"its named databases are 'train', 'val', got database='test'"):
             lmdb(path, database="test")
-        shardio.index(named(tmp_path / "one", b"x", {b"a": jpeg(7)}), tmp_path / "out", tell=lambda note: None)
+        one = write(tmp_path / "one", {b"a": jpeg(7)}, database={"key": b"x"})
+        shardio.index(one, tmp_path / "out", tell=lambda note: None)
         assert shardio.open(tmp_path / "out")[0]["key"] == "a"
 
     def test_several_values_for_a_key(self, tmp_path: Path) -> None:
@@ -353,7 +349,7 @@ class TestOtherLayouts:
         unnamed = write(tmp_path / "unnamed", {b"a": b"b"})
         for at in (92, PAGE + 92):
             overwrite(unnamed / "data.mdb", at, b"\4")  # MDB_DUPSORT, which py-lmdb sets for no database without a name
-        for path in (unnamed, named(tmp_path / "db", b"db", {b"a": b"1"}, dupsort=True)):
+        for path in (unnamed, write(tmp_path / "db", {b"a": b"1"}, database={"key": b"db", "dupsort": True})):
             with pytest.raises(SourceError, match=r"\(DUPSORT\): copy it to a database with a key for each"):
                 lmdb(path)
 
