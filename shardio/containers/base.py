@@ -4,79 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol, final
-
-from numpy.typing import NDArray
+from typing import Any, BinaryIO, TypeAlias, final
 
 from ..cache.joined import JoinedObjects
 from ..errors import ConfigError, Option
 from ..format.fields import Field
-from ..format.limits import MAX_VALUE_BYTES
 from ..stores.base import Store
 from ..stores.url import Url
-from ..system.types import Column, Rows
 from ._writing import Writer
-from .extents import Blocks, Extent, FileSpans
-from .row_locator import RowLocator
+from .files import BaseReader
 
-
-class Reader(Protocol):
-    """Reads one shard. Any number of threads may call `read` at once; a reader survives fork and pickling."""
-
-    def __len__(self) -> int:
-        """The number of samples in the shard."""
-
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        """Read one field of many samples.
-
-        Args:
-            rows: the samples' numbers in the shard, int64 [n], in any order, repeats allowed.
-            field: a field or a hidden column.
-            out: for a fixed field, the array to fill: C-contiguous `[n, *shape]` of the field's dtype.
-            most: the most bytes of a value of any other field, and of what is decompressed for a value.
-
-        Returns:
-            For a fixed field `out`, or an array like it; for any other field a list with the bytes of each sample. The
-            samples are in the order of `rows`.
-
-        Raises:
-            IndexError: a row is outside the shard.
-            KeyError: there is no such field.
-            BadSample: a value claims more than `most` bytes; no memory is taken for it.
-            ShardCorrupt: the file is cut short or damaged.
-        """
-
-    def read_blocks(
-        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
-    ) -> NDArray[Any]:
-        """Read a block of each of many samples' values of a fixed field: what `read` returns, cut.
-
-        Args:
-            rows, field, most: as those of `read`.
-            blocks: the blocks, one for each of `rows`.
-            out: the array to fill: C-contiguous `[n, *blocks.shape(row shape)]` of the field's dtype.
-
-        Returns `out`, or an array like it. Raises what `read` raises, and ValueError for blocks that are not in rows.
-        """
-
-    def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
-        """Return which bytes of the shard's own file it takes to read a field of some rows, or an extent of each.
-
-        Returns:
-            Their offsets and sizes, int64 [m] each, in any order; None if that may be any bytes of the file.
-        """
-
-    def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
-        """Return which bytes of the file `spans` itself reads for this, and reading too: tables of where the rest is.
-
-        Returns their offsets and sizes, as `spans` does.
-        """
-
-    def locator(self, field: str) -> RowLocator | None:
-        """Return a locator of the field's rows, to read rows of many shards in one call; None if only `read` can."""
-
-    def close(self) -> None:
-        """Close all files; you may call it twice."""
+Reader: TypeAlias = BaseReader[Any]
+"""A reader of one shard, of any kind."""
 
 
 @final
@@ -120,7 +59,7 @@ class Container:
     read_where_it_lies = False
     options: Mapping[str, str] = MappingProxyType({})
     writer_type: type[Writer] | None = None
-    reader_type: type[Any]
+    reader_type: type[Reader]
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Writer:
         """Begin the shard at `path`.
@@ -143,8 +82,7 @@ class Container:
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
         """Open the shard at `path`; ShardCorrupt if it is missing, cut short, damaged or lacks a field."""
-        reader: Reader = self.reader_type(path, fields)
-        return reader
+        return self.reader_type(path, fields)
 
     def cached_reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
         """Open a shard whose file is that of a cache, as `reader` does."""

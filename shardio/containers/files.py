@@ -300,7 +300,9 @@ def _forget_mapped(size: int) -> None:
 
 
 class BaseReader(ABC, Generic[T]):
-    """A base of readers: the open shard, which is opened again after unpickling.
+    """Reads one shard; the base of all readers.
+
+    Any number of threads may call `read` at once. A reader survives fork and pickling: it opens its shard again.
 
     Args:
         path: the shard.
@@ -317,6 +319,11 @@ class BaseReader(ABC, Generic[T]):
         """Open the shard."""
 
     def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
+        """Return the bytes of the shard's own file that reading a field of some rows, or an extent of each, takes.
+
+        Returns:
+            Their offsets and sizes, int64 [m] each, in any order; None if reading may take any bytes of the file.
+        """
         # Which parts of the file take none but native lookups tell.
         locator, kind = self.locator(field), self._fields[field]
         if locator is None or native.library() is None:
@@ -332,11 +339,15 @@ class BaseReader(ABC, Generic[T]):
         return found
 
     def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
+        """Return the bytes of the file that `spans` and reading both read first: tables of where the rest is.
+
+        Returns their offsets and sizes, as `spans` does.
+        """
         return NO_BYTES
 
     @abstractmethod
     def locator(self, field: str) -> RowLocator | None:
-        """As `Reader.locator`."""
+        """Return a locator of the field's rows, to read rows of many shards in one call; None if only `read` can."""
 
     def _shard(self) -> T:
         # A local variable, so that a `close` in another thread cannot end it during a read.
@@ -348,10 +359,28 @@ class BaseReader(ABC, Generic[T]):
         return opened
 
     def __len__(self) -> int:
+        """The number of samples in the shard."""
         return len(self._shard())
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        """Read one field of many samples, see `Reader.read`."""
+        """Read one field of many samples.
+
+        Args:
+            rows: the samples' numbers in the shard, int64 [n], in any order, repeats allowed.
+            field: a field or a hidden column.
+            out: for a fixed field, the array to fill: C-contiguous `[n, *shape]` of the field's dtype.
+            most: the most bytes of a value of any other field, and of what is decompressed for a value.
+
+        Returns:
+            For a fixed field `out`, or an array like it; for any other field a list with the bytes of each sample. The
+            samples are in the order of `rows`.
+
+        Raises:
+            IndexError: a row is outside the shard.
+            KeyError: there is no such field.
+            BadSample: a value claims more than `most` bytes; no memory is taken for it.
+            ShardCorrupt: the file is cut short or damaged.
+        """
         shard = self._shard()
         rows, kind = self._checked(shard, rows, field)
         if kind.fixed:
@@ -367,7 +396,15 @@ class BaseReader(ABC, Generic[T]):
     def read_blocks(
         self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
     ) -> NDArray[Any]:
-        """Read a block of each of many samples' values, see `Reader.read_blocks`."""
+        """Read a block of each of many samples' values of a fixed field: what `read` returns, cut.
+
+        Args:
+            rows, field, most: as those of `read`.
+            blocks: the blocks, one for each of `rows`.
+            out: the array to fill: C-contiguous `[n, *blocks.shape(row shape)]` of the field's dtype.
+
+        Returns `out`, or an array like it. Raises what `read` raises, and ValueError for blocks that are not in rows.
+        """
         shard = self._shard()
         rows, kind = self._checked(shard, rows, field)
         if not kind.fixed:
@@ -386,7 +423,7 @@ class BaseReader(ABC, Generic[T]):
         """Return the bytes of each row of any other field, as `read` does."""
 
     def _checked(self, shard: T, rows: Rows, name: str) -> tuple[Rows, Field]:
-        """Return rows as an int64 array, and the field; raise the errors of `Reader.read` for what isn't there."""
+        """Return rows as an int64 array, and the field; raise the errors of `read` for what isn't there."""
         if name not in self._fields:
             raise KeyError(f"{self._path}: no field {name!r}; there are {', '.join(self._fields)}")
         rows, count = np.ascontiguousarray(rows, np.int64), len(shard)
@@ -395,7 +432,7 @@ class BaseReader(ABC, Generic[T]):
         return rows, self._fields[name]
 
     def close(self) -> None:
-        """Drop the open shard; a read that is running in another thread still finishes."""
+        """Drop the open shard; a read in another thread still finishes. You may call it twice."""
         self._closed, self._opened = True, None
 
     def __getstate__(self) -> dict[str, Any]:
