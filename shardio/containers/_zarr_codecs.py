@@ -9,6 +9,7 @@ import importlib
 import lzma
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from .chunk_codecs import Bytes, Damaged, Undo, WithStep
 from .chunk_filters import FilterPipeline
 from .zarr_metadata import Codec, NotUnderstood
 
-_CHECKSUM_BYTES = 4
 _NUMBERS = ("delta", "fixedscaleoffset", "astype", "quantize", "bitround", "packbits", "jenkins_lookup3")
 """Codecs that numcodecs itself undoes: what they give is at most 16 times as large as what they get."""
 
@@ -106,25 +106,8 @@ def _undo_lz4(_: Mapping[str, Any]) -> Undo:
     return WithStep(undo, Step(Kind.LZ4, calls=(call,)))
 
 
-def _checksum(compute: Callable[[Any], int], usual: str) -> Callable[[Mapping[str, Any]], Undo]:
-    """Return what makes an Undo that compares 32 bits, little-endian, at the start or the end, and leaves them out."""
-
-    def make(settings: Mapping[str, Any]) -> Undo:
-        at_start = settings.get("location", usual) == "start"
-
-        def undo(data: Bytes, _: Bytes) -> Bytes:
-            if len(data) < _CHECKSUM_BYTES:
-                raise Damaged(f"{len(data)} bytes hold no checksum")
-            first, last = (_CHECKSUM_BYTES, len(data)) if at_start else (0, len(data) - _CHECKSUM_BYTES)
-            content, rest = data[first:last], data[:first] if at_start else data[last:]
-            stored = int.from_bytes(rest.tobytes(), "little")
-            if (actual := compute(content)) != stored:
-                raise Damaged(f"{actual:08x} is not {stored:08x}")
-            return content
-
-        return undo
-
-    return make
+def _undo_checksum(compute: Callable[[Any], int], usual: str, settings: Mapping[str, Any]) -> Undo:
+    return codecs.undo_checksum(compute, at_start=settings.get("location", usual) == "start")
 
 
 def crc32c(data: Bytes) -> int:
@@ -133,7 +116,7 @@ def crc32c(data: Bytes) -> int:
 
 
 def _undo_crc32c(settings: Mapping[str, Any]) -> Undo:
-    undo = _checksum(crc32c, "end")(settings)
+    undo = _undo_checksum(crc32c, "end", settings)
     try:
         library = ctypes.CDLL(importlib.import_module("google_crc32c._crc32c").__file__ or "")
         call = codecs.function(library, "crc32c_value", ctypes.c_uint32)
@@ -176,10 +159,10 @@ _CODECS: dict[str, Callable[[Mapping[str, Any]], Undo]] = {
     "zstd": lambda _: codecs.undo_zstd(()),
     "blosc": lambda _: codecs.undo_blosc(()),
     "shuffle": lambda settings: codecs.undo_shuffle(_width(settings)),
-    "crc32": _checksum(zlib.crc32, "start"),
-    "adler32": _checksum(zlib.adler32, "start"),
+    "crc32": partial(_undo_checksum, zlib.crc32, "start"),
+    "adler32": partial(_undo_checksum, zlib.adler32, "start"),
     "crc32c": _undo_crc32c,
-    "fletcher32": lambda _: codecs.undo_fletcher32,
+    "fletcher32": lambda _: codecs.undo_fletcher32(),
 }
 """By the name of numcodecs."""
 

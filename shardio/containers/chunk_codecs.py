@@ -129,15 +129,26 @@ def undo_shuffle(width: int) -> Undo:
     return WithStep(undo, Step(Kind.SHUFFLE, width))
 
 
-def _undo_fletcher32(data: Bytes, buffer: Bytes) -> Bytes:
-    """Compare the checksum that the filter has appended, and leave it out."""
-    content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
-    if (actual := fletcher32(content)) != stored:
-        raise Damaged(f"{actual:08x} is not {stored:08x}")
-    return content
+def undo_checksum(compute: Callable[[Bytes], int], *, at_start: bool = False) -> Undo:
+    """Return what compares a checksum of 32 bits, little-endian, before or after the content, and leaves it out."""
+
+    def undo(data: Bytes, _: Bytes) -> Bytes:
+        if len(data) < _CHECKSUM_BYTES:
+            raise Damaged(f"{len(data)} bytes hold no checksum")
+        place = _CHECKSUM_BYTES if at_start else len(data) - _CHECKSUM_BYTES
+        first, last = data[:place], data[place:]
+        stored, content = (first, last) if at_start else (last, first)
+        expected = int.from_bytes(stored.tobytes(), "little")
+        if (actual := compute(content)) != expected:
+            raise Damaged(f"{actual:08x} is not {expected:08x}")
+        return content
+
+    return undo
 
 
-undo_fletcher32 = WithStep(_undo_fletcher32, Step(Kind.FLETCHER32))
+def undo_fletcher32(_: Settings = ()) -> Undo:
+    """Undo HDF5's Fletcher-32, which the filter has appended."""
+    return WithStep(undo_checksum(fletcher32), Step(Kind.FLETCHER32))
 
 
 def fletcher32(data: bytes | Bytes) -> int:

@@ -46,35 +46,28 @@ class Located(NamedTuple):
     folder: int = -1
 
 
+@dataclass(frozen=True, slots=True)
 class StoredChunks(ABC):
-    """The chunks of an array, by their places in its grid, as a file or a store holds them.
+    """The chunks of an array, by their positions in its grid, as a file or a store holds them.
 
     Attributes:
+        place: the file or the store, for messages.
+        name: the array's path there.
+        grid: the number of chunks along each axis.
         pipeline: the filters.
+        is_raw: whether chunks are stored as they are, so that `read_rows` reads some rows of one.
     """
 
-    __slots__ = ()
+    place: str
+    name: str
+    grid: tuple[int, ...]
     pipeline: FilterPipeline
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """The file or the store, for messages."""
-
-    @property
-    @abstractmethod
-    def grid(self) -> tuple[int, ...]:
-        """The number of chunks along each axis."""
+    is_raw: bool
 
     @property
     def size(self) -> int:
         """The bytes of a chunk once it is decompressed."""
         return self.pipeline.size
-
-    @property
-    @abstractmethod
-    def is_raw(self) -> bool:
-        """Whether chunks are stored as they are, so that `read_rows` reads some rows of one."""
 
     @abstractmethod
     def has(self, cell: tuple[int, ...]) -> bool:
@@ -156,9 +149,6 @@ class ChunkedRows(FieldReader):
     kept: int
     count: int
     order: tuple[int, ...] | None = None
-
-    def __len__(self) -> int:
-        return self.count
 
     @property
     def chunk_span(self) -> ChunkSpan | None:

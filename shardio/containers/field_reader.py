@@ -1,6 +1,5 @@
 """Readers of one field of an open shard: the base class, and readers of columns and of decoded numbers."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -34,16 +33,20 @@ class ChunkSpan:
     kept: bool
 
 
-class FieldReader(ABC):
-    """Reads one field of a shard, whose rows are known to be within the shard; `len` is the number of rows.
+class FieldReader:
+    """Reads one field of a shard, whose rows are known to be within the shard.
 
     Readers of fixed fields have `read`, those of other fields have `read_values`.
+
+    Attributes:
+        count: the number of rows.
     """
 
     __slots__ = ()
+    count: int
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return self.count
 
     def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
         """Fill `out` [n, *shape] with rows of a fixed field, or `out` [n, *block shape] with a block of each.

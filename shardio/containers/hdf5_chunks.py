@@ -36,31 +36,15 @@ class FileChunks(StoredChunks):
 
     Attributes:
         file: the file.
-        name: the dataset's path in the file.
-        pipeline: the filters.
         offsets: of each chunk in the file, int64 [chunks along each axis]; -1 if it was never written.
         sizes: the bytes of each chunk in the file, of the same shape.
         masks: a bit for each filter that was skipped for the chunk, of the same shape.
     """
 
     file: RawFile
-    name: str
-    pipeline: FilterPipeline
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     masks: NDArray[np.int64]
-
-    @property
-    def place(self) -> str:
-        return str(self.file.path)
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return self.offsets.shape
-
-    @property
-    def is_raw(self) -> bool:
-        return not self.pipeline.filters
 
     def has(self, cell: tuple[int, ...]) -> bool:
         return bool(self.offsets[cell] >= 0)
@@ -151,7 +135,7 @@ class FileChunks(StoredChunks):
 _FILTERS: dict[int, tuple[str, Callable[[tuple[int, ...]], Undo | None]]] = {
     1: ("deflate", codecs.undo_gzip),
     2: ("shuffle", lambda values: codecs.undo_shuffle(values[0] if values else 0)),
-    3: ("fletcher32", lambda _: codecs.undo_fletcher32),
+    3: ("fletcher32", codecs.undo_fletcher32),
     307: ("bzip2", lambda _: codecs.undo_bzip2),
     32000: ("lzf", codecs.undo_lzf),
     32001: ("blosc", codecs.undo_blosc),
@@ -201,7 +185,7 @@ def _chunks_of(dataset: Any, file: RawFile, name: str) -> FileChunks | None:
 
     if dataset.size:
         dataset.id.chunk_iter(add)
-    return FileChunks(file, name, pipeline, offsets, sizes, masks)
+    return FileChunks(str(file.path), name, grid, pipeline, not pipeline.filters, file, offsets, sizes, masks)
 
 
 def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:

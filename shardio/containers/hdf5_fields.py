@@ -43,9 +43,6 @@ class ContiguousRows(FieldReader):
     table: FileTable | None
     big_endian: bool
 
-    def __len__(self) -> int:
-        return self.count
-
     def read(self, rows: Rows, out: NDArray[Any], most: int, blocks: Blocks | None = None) -> None:
         if self.table is None:
             self.file.read_fixed(self.base + rows * self.field.row_bytes, out, rows, self.name, self.field, blocks)

@@ -117,9 +117,6 @@ class LibraryRows(FieldReader):
     block: int
     count: int
 
-    def __len__(self) -> int:
-        return self.count
-
     @property
     def chunk_span(self) -> ChunkSpan | None:
         return ChunkSpan(self.block, self.block * self.field.row_bytes, False) if self.block > 1 else None
@@ -155,9 +152,6 @@ class LibraryValues(FieldReader):
     library: LibraryFile
     name: str
     count: int
-
-    def __len__(self) -> int:
-        return self.count
 
     def read_values(self, rows: Rows, most: int) -> list[bytes]:
         """Return the bytes of each row.

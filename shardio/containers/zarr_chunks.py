@@ -20,7 +20,6 @@ from ..system.types import Rows
 from . import _zarr_codecs, zarr_index
 from .chunk_cache import CHUNKS
 from .chunk_codecs import Bytes, Damaged
-from .chunk_filters import FilterPipeline
 from .chunked_rows import ChunkedRows, Located, StoredChunks
 from .extents import NO_BYTES, FileSpans
 from .requested import REQUESTED
@@ -42,10 +41,8 @@ class ZarrChunks(StoredChunks):
 
     Attributes:
         files: where the named chunks are.
-        name: the array's path in the store.
         layout: how the array lies in its chunks.
         axes: the axes of the array in the order of a cell.
-        pipeline: the codecs.
         entries: what the index knows of the chunks, of `ENTRY` [chunks]; None without an index: a chunk that is not
             there then holds the fill value, as Zarr defines.
         kept: the number by which `CHUNKS` knows the array.
@@ -54,30 +51,12 @@ class ZarrChunks(StoredChunks):
     """
 
     files: ChunkFiles
-    name: str
     layout: ArrayLayout
     axes: tuple[int, ...]
-    pipeline: FilterPipeline
     entries: Table | None
     kept: int
     named: tuple[int, ...]
     inner: tuple[int, ...]
-
-    @property
-    def place(self) -> str:
-        return self.files.place
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        shape, chunk = self.layout.shape, self.layout.chunk
-        return tuple(-(-shape[axis] // chunk[axis]) for axis in self.axes)
-
-    @property
-    def is_raw(self) -> bool:
-        layout, row = self.layout, self.pipeline.size // self.layout.chunk[self.axes[0]]
-        in_order = all(layout.order[axis] == place for place, axis in enumerate(self.axes))
-        summed = self.entries is not None and "crc" in (self.entries.dtype.names or ())  # which takes whole chunks
-        return not (self.pipeline.filters or layout.shard or summed) and in_order and row >= _RAW_ROW
 
     def has(self, cell: tuple[int, ...]) -> bool:
         return self.entries is None or self._entry(self._named(cell)) is not None
@@ -343,16 +322,21 @@ def array_rows(files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, ent
     """
     axes = (axis, *(other for other in range(len(layout.shape)) if other != axis))
     shape, chunk = tuple(layout.shape[a] for a in axes[1:]), tuple(layout.chunk[a] for a in axes)
+    grid = tuple(-(-layout.shape[a] // layout.chunk[a]) for a in axes)
     native = layout.dtype.newbyteorder("=")
-    if (count := math.prod(-(-side // per) for side, per in zip(shape, chunk[1:], strict=True))) > _MOST_CHUNKS:
+    if (count := math.prod(grid[1:])) > _MOST_CHUNKS:
         raise Impossible(f"has rows in {count} chunks each, more than {_MOST_CHUNKS}")
     field = Field("array", dtype=native.name, shape=shape) if shape else Field("scalar", dtype=native.name)
     pipeline = _zarr_codecs.pipeline(layout.codecs, math.prod(layout.chunk) * layout.dtype.itemsize)
     kept = CHUNKS.number_of(files.owner, math.prod(layout.shape) * layout.dtype.itemsize)
     order = tuple(layout.order[a] for a in axes)
     inner = tuple(layout.shard.grid[a] if layout.shard else 1 for a in axes)
-    chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept, layout.grid, inner)
     in_order = order == (*range(len(order)),)
+    summed = entries is not None and "crc" in (entries.dtype.names or ())  # which takes whole chunks
+    is_raw = in_order and pipeline.size // chunk[0] >= _RAW_ROW and not (pipeline.filters or layout.shard or summed)
+    chunks = ZarrChunks(
+        files.place, name, grid, pipeline, is_raw, files, layout, axes, entries, kept, layout.grid, inner
+    )
     count, fill = layout.shape[axis], layout.fill
     return ChunkedRows(chunks, name, field, chunk, layout.dtype, fill, kept, count, None if in_order else order)
 

@@ -9,12 +9,13 @@ import math
 import os
 import struct
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,38 +62,88 @@ class FoundArray:
     attributes: Metadata
 
 
-class ZarrStore(Protocol):
-    """A store on a disk."""
+Read: TypeAlias = Callable[[str], bytes | None]
+"""Returns the content of a small file by its name in a store; None if there is no such file."""
 
-    @property
-    def root(self) -> Path:
-        """Its path."""
 
-    @property
-    def links(self) -> Sequence[str]:
-        """The paths of what `arrays` has passed over because it is a link."""
+class ZarrStore(ABC):
+    """A store on a disk.
 
-    @property
-    def zipped(self) -> tuple[int, int] | None:
-        """The size and the time of a zip file; None for a folder."""
+    Attributes:
+        root: its path.
+        zipped: the size and the time of a zip file; None for a folder.
+        links: the paths of what `arrays` has passed over because it is a link.
+    """
+
+    zipped: tuple[int, int] | None = None
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.links: list[str] = []
 
     def arrays(self) -> list[FoundArray]:
         """Return the arrays, sorted by their paths; SourceError for metadata that cannot be read."""
+        self.links.clear()
+        with _reading(self.root), self._opened() as read:
+            return sorted(self._find(read), key=lambda found: found.path)
 
     def attributes(self) -> Metadata:
-        """Return the attributes of its root."""
+        """Return the attributes of its root; those of format 2 have a file of their own."""
+        with _reading(self.root), self._opened() as read:
+            for name in (".zattrs", "zarr.json"):
+                if (found := self._object(read, "", name)) is not None:
+                    own = found if name == ".zattrs" else found.get("attributes")
+                    return own if isinstance(own, dict) else {}
+        return {}
 
+    @abstractmethod
     def chunks(self, path: str) -> ChunkFiles:
         """Return where the chunks of an array are; ShardCorrupt if it is gone."""
 
+    @abstractmethod
     def entries(self, path: str, layout: ArrayLayout) -> NDArray[Any]:
         """Return what there is of an array's chunks, without reading any: see `IndexedArray.chunks`."""
 
     def there(self, path: str, layout: ArrayLayout) -> NDArray[np.int64]:
-        """Return the numbers of the chunks that there are, ascending, in a fraction of the time of `entries`."""
+        """Return the numbers of the chunks that there are, ascending, at no more than the cost of `entries`."""
+        return np.asarray(self.entries(path, layout)["number"])
 
     def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any] | None:
         """Return what finding chunks needs where there is no index: see `ZarrChunks.entries`."""
+        return None
+
+    @abstractmethod
+    def _opened(self) -> AbstractContextManager[Read]:
+        """Open the store to read metadata."""
+
+    @abstractmethod
+    def _find(self, read: Read) -> Iterator[FoundArray]:
+        """Yield the arrays in any order."""
+
+    def _array(self, read: Read, path: str) -> FoundArray | None:
+        """Return the array at a path; None for a group, or if there are no metadata."""
+        found = [one for name in METADATA if (one := self._object(read, path, name)) is not None]
+        arrays = tuple(one for one in found if one.get("node_type") != "group")
+        if not arrays:
+            return None
+        is_old = any(one.get("zarr_format") == 2 for one in arrays)
+        own = self._object(read, path, ".zattrs") if is_old else None
+        own = arrays[0].get("attributes") if own is None else own
+        return FoundArray(path, arrays, own if isinstance(own, dict) else {})
+
+    def _object(self, read: Read, path: str, name: str) -> Metadata | None:
+        """Return the JSON value of a file of metadata; None if there is no such file."""
+        name = f"{path}/{name}" if path else name
+        if (data := read(name)) is None:
+            return None
+        place = f"{printable(self.root)}{'/' if self.zipped is None else ', '}{name}"
+        try:
+            metadata = strict_json.parse(data, foreign=True, nan=True)
+        except ValueError as error:
+            raise SourceError(f"{place}: not JSON: {error}") from error
+        if not isinstance(metadata, dict):
+            raise SourceError(f"{place} is not Zarr metadata")
+        return metadata
 
 
 def open_store(root: Path) -> ZarrStore:
@@ -132,26 +183,8 @@ def find_stores(given: Iterable[str], sort: Sort = "name") -> list[Path]:
 
 
 @final
-class FolderStore:
-    """A store that is a folder: see `ZarrStore`."""
-
-    zipped: tuple[int, int] | None = None
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.links: list[str] = []
-
-    def arrays(self) -> list[FoundArray]:
-        with _reading(self.root):
-            self.links.clear()
-            return sorted(self._find(self.root, "", 0), key=lambda found: found.path)
-
-    def attributes(self) -> Metadata:
-        def read(name: str) -> bytes | None:
-            file = self.root / name
-            return strict_json.read_bytes(file) if file.exists() else None
-
-        return _attributes(self.root, read)
+class FolderStore(ZarrStore):
+    """A store that is a folder."""
 
     def chunks(self, path: str) -> ChunkFiles:
         return FolderChunks(self.root, path)
@@ -174,7 +207,7 @@ class FolderStore:
 
     def there(self, path: str, layout: ArrayLayout) -> NDArray[np.int64]:
         if math.prod(layout.grid) > _MOST_LOOKUPS:
-            return np.asarray(self.entries(path, layout)["number"])
+            return super().there(path, layout)
         with _reading(self.root):
             folder = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -182,9 +215,6 @@ class FolderStore:
             return np.flatnonzero([os.access(layout.key(cell), os.F_OK, dir_fd=folder) for cell in cells])
         finally:
             os.close(folder)
-
-    def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any] | None:
-        return None
 
     def _listed(self, folder: Path, above: str, depth: int) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Yield what lies `depth` folders deep at most, by its name from the array on."""
@@ -197,15 +227,19 @@ class FolderStore:
                         raise SourceError(f"{printable(entry.path)} is a link: a store must not lead out of itself")
                     yield f"{above}{entry.name}", entry
 
-    def _find(self, folder: Path, path: str, depth: int) -> Iterator[FoundArray]:
-        known = [folder / name for name in METADATA if (folder / name).exists()]
-        if depth > _DEEPEST or not (known or (folder / ".zgroup").exists()):
+    @contextmanager
+    def _opened(self) -> Iterator[Read]:
+        def read(name: str) -> bytes | None:
+            file = self.root / name
+            return strict_json.read_bytes(file) if file.exists() else None
+
+        yield read
+
+    def _find(self, read: Read, path: str = "", depth: int = 0) -> Iterator[FoundArray]:
+        folder = self.root / path
+        if depth > _DEEPEST or not any((folder / name).exists() for name in (*METADATA, ".zgroup")):
             return
-        metadata = [(printable(file), strict_json.read_bytes(file)) for file in known]
-        beside = folder / ".zattrs"
-        attributes = (printable(beside), strict_json.read_bytes(beside)) if beside.exists() else None
-        found = _array(path, metadata, attributes)
-        if found is not None:
+        if (found := self._array(read, path)) is not None:
             yield found
             return
         with os.scandir(folder) as entries:
@@ -215,38 +249,21 @@ class FolderStore:
             if is_link:
                 self.links.append(there)
             else:
-                yield from self._find(folder / name, there, depth + 1)
+                yield from self._find(read, there, depth + 1)
 
 
 @final
-class ZipStore:
-    """A store that is a zip file: see `ZarrStore`."""
-
-    links: Sequence[str] = ()
+class ZipStore(ZarrStore):
+    """A store that is a zip file."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self._file = root, RawFile(root)
+        super().__init__(root)
+        self._file = RawFile(root)
         status = os.fstat(self._file.fd)
-        self.zipped: tuple[int, int] | None = (status.st_size, status.st_mtime_ns)
-        with _reading(root), self._opened() as opened:
+        self.zipped = status.st_size, status.st_mtime_ns
+        with _reading(root), self._zip() as opened:
             self._members = {info.filename: info for info in opened.infolist() if not info.is_dir()}
             self._directory = opened.start_dir
-
-    def arrays(self) -> list[FoundArray]:
-        paths = {name.rpartition("/")[0] for name in self._members if name.rpartition("/")[2] in METADATA}
-        with _reading(self.root), self._opened() as opened:
-            found = [self._array(opened, path) for path in sorted(paths)]
-        return [one for one in found if one is not None]
-
-    def attributes(self) -> Metadata:
-        def read(name: str) -> bytes | None:
-            if (info := self._members.get(name)) is None:
-                return None
-            strict_json.check_size(info.file_size)
-            with self._opened() as opened:
-                return opened.read(info)
-
-        return _attributes(self.root, read)
 
     def chunks(self, path: str) -> ChunkFiles:
         return PackedChunks(self._file)
@@ -266,9 +283,6 @@ class ZipStore:
         return entries_of(found, SUMMED_ENTRY)
 
     live_entries = entries
-
-    def there(self, path: str, layout: ArrayLayout) -> NDArray[np.int64]:
-        return np.asarray(self.entries(path, layout)["number"])
 
     def _begin(self, info: zipfile.ZipInfo) -> int:
         """Return where the content of a member begins: its local header is as long as it states itself."""
@@ -291,52 +305,26 @@ class ZipStore:
         return begin
 
     @contextmanager
-    def _opened(self) -> Iterator[zipfile.ZipFile]:
+    def _zip(self) -> Iterator[zipfile.ZipFile]:
         with open(os.dup(self._file.fd), "rb") as whole, closing(zipfile.ZipFile(whole)) as file:
             yield file
 
-    def _array(self, opened: zipfile.ZipFile, path: str) -> FoundArray | None:
-        def read(name: str) -> tuple[str, bytes] | None:
-            member = f"{path}/{name}" if path else name
-            if (info := self._members.get(member)) is None:
-                return None
-            strict_json.check_size(info.file_size)
-            return f"{printable(self.root)}, {member}", opened.read(info)
+    @contextmanager
+    def _opened(self) -> Iterator[Read]:
+        with self._zip() as opened:
 
-        return _array(path, [one for name in METADATA if (one := read(name)) is not None], read(".zattrs"))
+            def read(name: str) -> bytes | None:
+                if (info := self._members.get(name)) is None:
+                    return None
+                strict_json.check_size(info.file_size)
+                return opened.read(info)
 
+            yield read
 
-def _array(path: str, metadata: Sequence[tuple[str, bytes]], attributes: tuple[str, bytes] | None) -> FoundArray | None:
-    """Return the array that metadata, as places and texts, describe; None for a group."""
-    found = [_object(*one) for one in metadata]
-    arrays = tuple(one for one in found if one.get("node_type") != "group")
-    if not arrays:
-        return None
-    own = arrays[0].get("attributes", {})
-    if attributes is not None and any(one.get("zarr_format") == 2 for one in arrays):
-        own = _object(*attributes)
-    return FoundArray(path, arrays, own if isinstance(own, dict) else {})
-
-
-def _attributes(root: Path, read: Callable[[str], bytes | None]) -> Metadata:
-    """Return the attributes of a store's root, which `read` reads the files of; those of format 2 have their own."""
-    with _reading(root):
-        for name in (".zattrs", "zarr.json"):
-            if (data := read(name)) is not None:
-                found = _object(f"{printable(root)}, {name}", data)
-                own = found if name == ".zattrs" else found.get("attributes")
-                return own if isinstance(own, dict) else {}
-    return {}
-
-
-def _object(place: str, data: bytes) -> Metadata:
-    try:
-        metadata = strict_json.parse(data, foreign=True, nan=True)
-    except ValueError as error:
-        raise SourceError(f"{place}: not JSON: {error}") from error
-    if not isinstance(metadata, dict):
-        raise SourceError(f"{place} is not Zarr metadata")
-    return metadata
+    def _find(self, read: Read) -> Iterator[FoundArray]:
+        for path in {name.rpartition("/")[0] for name in self._members if name.rpartition("/")[2] in METADATA}:
+            if (found := self._array(read, path)) is not None:
+                yield found
 
 
 def entries_of(found: Sequence[tuple[int, ...]], dtype: np.dtype[Any] = ENTRY) -> NDArray[Any]:
