@@ -13,6 +13,7 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.file_table import Table
 from ..system.types import Rows
+from . import array_index
 from .extents import Blocks, Extent, FileSpans
 from .field_reader import ChunkSpan, FieldReader
 from .files import BaseReader
@@ -52,21 +53,22 @@ class ArrayShard:
         fields: Mapping[str, Field],
         names: Iterable[str],
         readers: Mapping[str, FieldReader],
-        beside: Mapping[str, FieldReader],
-        taken: Table | None,
+        columns: Mapping[str, Table],
+        others: Mapping[str, Field],
     ) -> "ArrayShard":
         """Put a shard together.
 
         Args:
             path: the shard, for messages.
-            fields: its fields.
+            fields: the fields that are in files.
             names: what the index calls them, and the variables of stacks.
             readers: the readers of what is in files: of each field, or of each variable of a stack.
-            beside: the readers of the fields that the index beside the shard holds.
-            taken: the rows in files that are the samples, int64 [samples]; None for all.
+            columns: the tables of the index beside the shard.
+            others: the fields that these tables hold.
 
-        Raises ShardCorrupt for rows that are not in a file, or fields of several lengths.
+        Raises ShardCorrupt for rows that are not in a file, fields of several lengths, and what `columns_of` refuses.
         """
+        beside, taken = array_index.columns_of(path, columns, others), columns.get(array_index.ROWS)
         found = {**beside, **readers}
         counts = {name: len(reader) for name, reader in found.items()}
         if taken is not None:

@@ -150,12 +150,8 @@ def open_shard(
         columns: what the index beside the file holds: the fields that are not in the layout, and rows left out; None
             if all fields are in files.
     """
-    beside: Mapping[str, FieldReader] = {}
-    inside, taken = fields, None
-    if columns is not None:
-        inside, taken = layout.in_file(fields), columns.get(array_index.ROWS)
-        others = {name: field for name, field in fields.items() if name not in inside}
-        beside = array_index.columns_of(path, columns, others)
+    inside = fields if columns is None else layout.in_file(fields)
+    others = {name: field for name, field in fields.items() if name not in inside}
     stored = with_variables(path, inside, layout.names)
     readers: dict[str, FieldReader] = {}
     for number, place in enumerate((path, *joined)):
@@ -165,4 +161,4 @@ def open_shard(
         number = layout.files[lost[0]]
         place = path.with_name(joined_name(path.name, number))
         raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names.get(lost[0])!r}")
-    return ArrayShard.of(path, inside, layout.names, readers, beside, taken)
+    return ArrayShard.of(path, inside, layout.names, readers, columns or {}, others)

@@ -86,10 +86,9 @@ class ZarrReader(ArrayReader):
             stores = [(place, _opened_zip(place, state)) for place, state in states]
         fields = {name: field for name, field in self._fields.items() if name != CHECKSUM}
         others = {name: field for name, field in self._fields.items() if name == CHECKSUM}
-        beside = array_index.columns_of(self._path, index.columns, others)
         stored = with_variables(self._path, fields, index.arrays)
         readers = {name: self._open_field(name, field, index, stores) for name, field in stored.items()}
-        return ArrayShard.of(self._path, fields, index.arrays, readers, beside, index.columns.get(array_index.ROWS))
+        return ArrayShard.of(self._path, fields, index.arrays, readers, index.columns, others)
 
     def _open_field(
         self, name: str, field: Field, index: ZarrIndex, stores: Sequence[tuple[Path, RawFile | None]]
