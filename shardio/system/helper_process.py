@@ -121,7 +121,10 @@ class _Helper:
                 process.end()
                 raise
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # with its traceback it is a cycle, which would keep all files open that callers hold
         return values
 
     def _running(self) -> "_Process":

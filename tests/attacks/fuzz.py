@@ -165,6 +165,9 @@ def carry_out(folder: Path, one: Round) -> Result:
     listed = sorted(os.listdir(folder)), sorted(os.listdir(place))
     given = Place(target, place / "data", place / "out", whole, changed, frozenset(ways))
     kind, cause, message = guarded(one.use, given)
+    for thread in threading.enumerate():  # one may still open a file, which libhdf5 takes for a later one of its inode
+        if thread is not threading.current_thread():
+            thread.join(5)
     if kind in ("right", "refused"):
         shutil.rmtree(place / "out", ignore_errors=True)
         if state_of(folder / "victim") != before["victim"] or sorted(os.listdir(folder)) != listed[0]:

@@ -1,5 +1,7 @@
 """Calls in a helper process: what they return, how they are cut off, and that the helper ends with its process."""
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,24 @@ def test_values_and_errors_cross() -> None:
             call("fail", kind=kind)
     assert call("chat") == [b"answer"]
     assert call("pid") == [before]
+
+
+def test_an_error_is_freed_with_all_that_it_holds() -> None:
+    """Once an error is handled, the caller's objects are freed at once: an HDF5 file among them must not stay open."""
+    held: list[weakref.ref[Any]] = []
+
+    def work() -> None:
+        mine = threading.Event()
+        held.append(weakref.ref(mine))
+        call("fail", kind="own")
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ShardCorrupt):
+            work()
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_takes_too_long() -> None:
