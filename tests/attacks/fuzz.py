@@ -55,6 +55,8 @@ MEMORY = 4 << 30
 FILE_SIZE = 1 << 28
 LIMIT = 30.0
 """Seconds for one round."""
+RESTING = {"MainThread", "shardio idle", "shardio keeper"}
+"""The names of threads that are not at work."""
 CORPUS = Path(__file__).parent / "corpus"
 
 
@@ -165,9 +167,7 @@ def carry_out(folder: Path, one: Round) -> Result:
     listed = sorted(os.listdir(folder)), sorted(os.listdir(place))
     given = Place(target, place / "data", place / "out", whole, changed, frozenset(ways))
     kind, cause, message = guarded(one.use, given)
-    for thread in threading.enumerate():  # one may still open a file, which libhdf5 takes for a later one of its inode
-        if thread is not threading.current_thread():
-            thread.join(5)
+    rest(2.0)
     if kind in ("right", "refused"):
         shutil.rmtree(place / "out", ignore_errors=True)
         if state_of(folder / "victim") != before["victim"] or sorted(os.listdir(folder)) != listed[0]:
@@ -244,6 +244,16 @@ def guarded(name: str, place: Place) -> tuple[str, str, str]:
     finally:
         sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
     return ("lost exception", name, lost[0]) if lost else (kind, "", "")
+
+
+def rest(seconds: float) -> None:
+    """Wait until no thread of shardio is at work.
+
+    A loader begins its next epoch ahead. libhdf5 would take a file that it still opens for a later one of its inode.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and {thread.name for thread in threading.enumerate()} - RESTING:
+        time.sleep(0.001)
 
 
 def origin(error: BaseException) -> str:
