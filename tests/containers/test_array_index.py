@@ -2,9 +2,7 @@
 
 import io
 import json
-import multiprocessing
 import resource
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -168,35 +166,6 @@ def test_parts_of_two_indexes(tmp_path: Path, kind: str) -> None:
     read = hdf5_index.read if kind == "hdf5" else zarr_index.read
     with pytest.raises(ShardCorrupt, match=rf"{indexed.index.name}: there is no such file"):
         read(indexed.path)
-
-
-def test_kill_while_an_index_is_replaced(tmp_path: Path) -> None:
-    """A process that is killed while it replaces an index leaves the old one or the new one."""
-    numbers = [np.full(300_000, number) for number in range(2)]
-
-    def write(number: int) -> None:
-        layout = hdf5_index.Layout({"x": f"of {number}"})
-        hdf5_index.write(Directory(tmp_path), "a.h5", layout, {"n": numbers[number]})
-
-    def replace_for_ever() -> None:
-        while True:
-            write(1)
-            write(0)
-
-    write(0)
-    random, found, kills = Random(1), set(), 0
-    while kills < 20 or found != {0, 1}:
-        kills += 1
-        process = multiprocessing.get_context("fork").Process(target=replace_for_ever)
-        process.start()
-        time.sleep(random.random() * kills * 0.005)
-        process.kill()
-        process.join()
-        layout, columns = hdf5_index.read(tmp_path / "a.h5")
-        number = int(columns["n"][0])
-        assert layout.names == {"x": f"of {number}"}
-        assert np.array_equal(np.asarray(columns["n"]), numbers[number])
-        found.add(number)
 
 
 @pytest.mark.parametrize("kind", KINDS)

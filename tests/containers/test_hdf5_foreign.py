@@ -92,26 +92,6 @@ def test_read_by_h5py(tmp_path: Path, how: str) -> None:
     np.testing.assert_array_equal(reader.read(ROWS[:3], "x"), VALUES[ROWS[:3]])
 
 
-def test_rows_of_many_pages(tmp_path: Path) -> None:
-    """Large rows, also consecutive ones, are read directly into the caller's buffer, and nowhere else."""
-    values = np.random.default_rng(1).random((40, 1500))
-    for options in (
-        {},
-        {"chunks": (7, 1500)},
-        {"chunks": (1, 1500), "compression": "lzf"},
-        {"chunks": (7, 1500), "compression": "lzf"},
-        {"chunks": (7, 400), "compression": "gzip", "shuffle": True},
-        {"chunks": (1, 700), "compression": "gzip", "shuffle": True},
-    ):
-        reader = adopt(tmp_path / "x.h5", values, **options)
-        rows = np.array([5, 6, 7, 8, 3, 39, 0, 1, 1])
-        buffer = np.zeros((11, 1500))
-        reader.read(rows, "x", out=buffer[1:10])
-        np.testing.assert_array_equal(buffer[1:10], values[rows])
-        assert not buffer[[0, 10]].any()
-        reader.close()
-
-
 @pytest.mark.parametrize("chunks", [(3, 7, 5), (3, 4, 2)])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -14,7 +14,7 @@ from _builders import jpeg, png
 
 from shardio import containers
 from shardio.containers import tar as layout
-from shardio.errors import BadSample, ConfigError, ShardCorrupt
+from shardio.errors import BadSample, ConfigError
 from shardio.format.fields import CHECKSUM, Field, as_fields, infer_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
@@ -171,17 +171,3 @@ def test_members_of_values(tmp_path: Path, field: str, value: Any, suffix: str, 
     with tarfile.open(path) as archive:
         assert archive.getnames() == [f"000000000000.{suffix}"]
         assert archive.extractfile(archive.getnames()[0]).read() == stored
-
-
-def test_file_cut_while_open(tmp_path: Path) -> None:
-    """A tar that is truncated while open raises ShardCorrupt instead of returning less data."""
-    fields = {"blob": "bytes", "big": ("uint8", (9000,))}
-    samples = [{"blob": bytes([i]) * 3000, "big": np.full(9000, i, np.uint8)} for i in range(4)]
-    path = write_tar(tmp_path / "s.tar", samples, fields)
-    reader = TAR.reader(path, as_fields(fields))
-    with open(path, "r+b") as file:
-        file.truncate(20000)
-    for name in fields:
-        assert bytes(reader.read(np.array([0]), name)[0][:2]) == b"\0\0"
-        with pytest.raises(ShardCorrupt, match=f"field '{name}', row 3"):
-            reader.read(np.array([0, 3]), name)

@@ -3,13 +3,10 @@
 import errno
 import io
 import json
-import multiprocessing
 import os
-import pickle
 import re
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -346,24 +343,3 @@ class TestHostile:
         zarr_index.write(Directory(tmp_path / "d"), "shard-000000.zarr", replace(index, arrays=changed))
         with pytest.raises(ShardCorrupt, match="is no path of an array"):
             column(shardio.open(tmp_path / "d"), [0], "t")
-
-
-class TestProcesses:
-    def test_threads_forks_and_pickles(self, tmp_path: Path) -> None:
-        """Threads share a dataset of a store; a forked and an unpickled one read the same."""
-        shardio.index(grouped(tmp_path / "a.zarr", rows=64), tmp_path / "d", axis="time")
-        dataset = shardio.open(tmp_path / "d")
-        expected = np.arange(64 * 48, dtype="f4").reshape(64, 6, 8)
-
-        def check(seed: int) -> None:
-            rows = np.random.default_rng(seed).integers(0, 64, 40)
-            np.testing.assert_array_equal(column(dataset, rows, "x"), expected[rows])
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(check, range(16)))
-        child = multiprocessing.get_context("fork").Process(target=check, args=(1,))
-        child.start()
-        child.join(60)
-        assert child.exitcode == 0
-        again = pickle.loads(pickle.dumps(dataset))  # noqa: S301  # our own
-        np.testing.assert_array_equal(column(again, [63], "x"), expected[[63]])

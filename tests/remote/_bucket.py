@@ -36,10 +36,14 @@ def names_in(s3: S3Server, url: str) -> list[str]:
     return [info.name.removeprefix(f"{place.path}/") for info in open_store(place, s3.options).list(place.path)]
 
 
+def store_options(s3: S3Server) -> list[str]:
+    """The options of a command that lead to the server."""
+    return [f"--store-option={name}={value}" for name, value in s3.options.items()]
+
+
 def options_of(s3: S3Server, cache: Path) -> list[str]:
     """The options of a command that reads from the server."""
-    given = [f"--store-option={name}={value}" for name, value in s3.options.items()]
-    return [f"--cache={cache}", "--cache-size=64MB", *given]
+    return [f"--cache={cache}", "--cache-size=64MB", *store_options(s3)]
 
 
 def run_and_kill(command: Sequence[str], environment: dict[str, str], folder: Path, objects: Callable[[], int]) -> Path:

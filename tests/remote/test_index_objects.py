@@ -9,7 +9,7 @@ from typing import Any
 import _adoptable
 import numpy as np
 import pytest
-from _bucket import names_in, opened, run_and_kill, uploaded
+from _bucket import names_in, opened, run_and_kill, store_options, uploaded
 from _builders import write_files
 from _datasets import packed
 from _s3 import S3Server
@@ -28,8 +28,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {"webdataset": _adoptable.tars, "tf
 
 def index(s3: S3Server, url: str, *more: str) -> str:
     """Adopt what lies at a URL; return what the command prints, or the words of its error."""
-    options = [f"--store-option={name}={value}" for name, value in s3.options.items()]
-    done = CliRunner().invoke(app, ["index", url, "-o", url, *options, *more], prog_name="shardio")
+    done = CliRunner().invoke(app, ["index", url, "-o", url, *store_options(s3), *more], prog_name="shardio")
     return f"{done.output}{done.exception or ''}"
 
 
@@ -139,7 +138,7 @@ def test_kill_at_random_moments(s3: S3Server, tmp_path: Path) -> None:
     """Killed at random moments and resumed, each time with an empty temporary folder, it ends as in one go."""
     url = uploaded(s3, many(tmp_path), "s3://adopt/killed")
     command = [sys.executable, "-m", "shardio", "index", url, "-o", url, "--workers", "1", "--resume"]
-    command += [f"--store-option={name}={value}" for name, value in s3.options.items()]
+    command += store_options(s3)
     run_and_kill(command, {}, tmp_path, lambda: len(names_in(s3, url)))
     dataset = opened(s3, url, tmp_path / "cache")
     assert dataset.digest == shardio.open(tmp_path / "whole").digest

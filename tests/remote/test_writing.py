@@ -4,13 +4,14 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _bucket import run_and_kill
+from _bucket import run_and_kill, store_options
 from _s3 import S3Server
 from _time_limit import wait_until
 
@@ -63,11 +64,6 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "shardio", *map(str, arguments)]
 
 
-def options(s3: S3Server) -> Iterator[str]:
-    for name, value in s3.options.items():
-        yield from ("--store-option", f"{name}={value}")
-
-
 def described(store: RetryingStore, place: Url) -> manifest.Manifest:
     return manifest.Manifest.from_json(bytes(store.read((place / manifest.FILE_NAME).path).data))
 
@@ -109,7 +105,17 @@ def test_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`convert`, `reshard`, `merge` and `clean` take URLs and store options; a replaced dataset's objects go last."""
-    arguments = ("convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--workers", 2, *options(s3))
+    arguments = (
+        "convert",
+        "imagefolder",
+        photo_folder,
+        place,
+        "--shard-size",
+        "4KB",
+        "--workers",
+        2,
+        *store_options(s3),
+    )
     subprocess.run(command(*arguments), check=True)
     assert_same(store, place, whole)
     assert present(store, place) == named(store, place)
@@ -139,31 +145,27 @@ def test_commands(
     assert described(store, place / "twice").samples == 120
 
 
+class Interrupted:
+    """The photos; once, while they are read, something else happens."""
+
+    def __init__(self, photos: Path, happens: Callable[[], object]) -> None:
+        self._source, self._happens = imagefolder(photos), [happens]
+        self.fields, self.metadata, self.sizes = self._source.fields, self._source.metadata, self._source.sizes
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 41 and self._happens:
+            self._happens.pop()()
+        return dict(self._source[index])
+
+
 def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path) -> None:
     """The server lets one of two manifests win, new and replaced."""
-
-    class Slow:
-        """The photos; while they are read, another conversion to the same place ends."""
-
-        def __init__(self, size: str) -> None:
-            self._source, self._size = imagefolder(photo_folder), size
-            self.fields, self.metadata = self._source.fields, self._source.metadata
-
-        def sizes(self) -> Any:
-            return self._source.sizes()
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index == 41 and (size := self._size):
-                self._size = ""
-                convert(
-                    imagefolder(photo_folder), str(place), shard_size=size, overwrite=True, store_options=s3.options
-                )
-            return dict(self._source[index])
-
-    for number, size in enumerate(("16KB", "32KB")):
+    for number, size in enumerate((16_000, 32_000)):
+        options: dict[str, Any] = {"shard_size": size, "overwrite": True, "store_options": s3.options}
+        other = partial(convert, imagefolder(photo_folder), str(place), **options)
         with pytest.raises(ObjectChanged, match="another writer has changed it"):
-            convert(Slow(size), str(place), overwrite=number > 0, store_options=s3.options)
-        assert described(store, place).conversion["shard_size"] == (16_000, 32_000)[number]
+            convert(Interrupted(photo_folder, other), str(place), overwrite=number > 0, store_options=s3.options)
+        assert described(store, place).conversion["shard_size"] == size
         assert len(named(store, place)) > 1
 
 
@@ -230,19 +232,10 @@ def test_of_two_appends_one_wins(s3: S3Server, store: RetryingStore, place: Url,
     """The server lets one manifest take the place of the one that both began with."""
     convert(imagefolder(photo_folder), str(place), shard_size="4KB", limit=20, store_options=s3.options)
 
-    class Slow:
-        def __init__(self) -> None:
-            self._source = imagefolder(photo_folder)
-            self.fields, self.metadata, self.sizes = self._source.fields, self._source.metadata, self._source.sizes
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index == 41 and described(store, place).samples == 20:
-                other = {"append": True, "overwrite": True, "limit": 7, "store_options": s3.options}
-                convert(imagefolder(photo_folder), str(place), **other)
-            return dict(self._source[index])
-
+    given: dict[str, Any] = {"append": True, "store_options": s3.options}
+    other = partial(convert, imagefolder(photo_folder), str(place), overwrite=True, limit=7, **given)
     with pytest.raises(ObjectChanged, match="another writer has changed it"):
-        convert(Slow(), str(place), append=True, store_options=s3.options)
+        convert(Interrupted(photo_folder, other), str(place), **given)
     assert described(store, place).samples == 27
     shardio.clean(place, everything=True, store_options=s3.options)
     assert present(store, place) == named(store, place)

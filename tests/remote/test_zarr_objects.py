@@ -1,8 +1,6 @@
 """Zarr stores in a bucket are indexed there, by a listing, and read in place: chunk by chunk, each checked."""
 
 import json
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from _bucket import opened, options_of
+from _bucket import opened, options_of, store_options
 from _bucket import uploaded as upload
 from _s3 import S3Server
 from _zarr_stores import column as zarr_column
@@ -24,7 +22,6 @@ import shardio
 from shardio.cli import app
 from shardio.conversion import indexing
 from shardio.errors import ConfigError, ShardCorrupt, SourceError, SourceWarning
-from shardio.format.pieces import PIECE
 from shardio.stores import RemoteStore, RetryingStore, open_store
 from shardio.stores.base import ObjectInfo
 from shardio.stores.url import Url, as_url
@@ -119,7 +116,7 @@ def test_several_stores_and_a_command(s3: S3Server, tmp_path: Path) -> None:
     for month in (1, 2):
         grouped(tmp_path / f"d/m{month}.zarr", rows=8 * month)
     url = upload(s3, tmp_path / "d", "s3://zarrs/months")
-    options = [f"--store-option={name}={value}" for name, value in s3.options.items()]
+    options = store_options(s3)
     for pattern in (f"{url}/*.zarr", url):
         done = CliRunner().invoke(app, ["index", pattern, "-o", url, "--axis", "time", "--overwrite", *options])
         assert done.exit_code == 0, f"{done.output}{done.exception}"
@@ -204,35 +201,6 @@ def test_metadata_and_chunks_written_later(s3: S3Server, tmp_path: Path) -> None
     assert "the chunk c/3/0/0 was written since the store was indexed" in shardio.verify(far).problems[0]
     store.write("later/a.zarr/x/zarr.json", b"{}")
     assert "field 'x': its metadata are not those that were indexed" in shardio.verify(far).problems[0]
-
-
-PROGRAM = """
-import json, sys
-import numpy as np
-import shardio
-url, cache, rank, options = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
-data = shardio.open(url, cache=cache, cache_size="64MB", store_options=options)
-rows = np.random.default_rng(rank).permutation(len(data))
-parts = (rows[first : first + 4] for first in range(0, len(rows), 4))
-total = sum(int(data.selection(part).column("x").sum(dtype="i8")) for part in parts)
-print(json.dumps([total, data.fetched.bytes]))
-"""
-
-
-def test_processes_share_a_cache(s3: S3Server, tmp_path: Path) -> None:
-    """Two processes with one cache fetch each chunk once; a later job fetches nothing."""
-    data = grouped(tmp_path / "d/a.zarr", "format 2")
-    url = upload(s3, tmp_path / "d", "s3://zarrs/shared")
-    shardio.index(f"{url}/a.zarr", url, fields="x", store_options=s3.options)
-    chunks = sum(path.stat().st_size for path in (tmp_path / "d/a.zarr/x").iterdir() if path.name[0] != ".")
-    command = [sys.executable, "-c", PROGRAM, url, str(tmp_path / "cache")]
-    for least, most in ((chunks, chunks + 3 * PIECE), (0, 0)):  # with the index and its checksums
-        ranks = [
-            subprocess.Popen([*command, str(rank), json.dumps(s3.options)], stdout=subprocess.PIPE) for rank in (0, 1)
-        ]
-        told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
-        assert [total for total, _ in told] == 2 * [data.sum(dtype=np.int64)]
-        assert least <= sum(fetched for _, fetched in told) <= most
 
 
 def test_what_is_refused(s3: S3Server, tmp_path: Path) -> None:
