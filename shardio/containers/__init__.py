@@ -1,4 +1,4 @@
-"""The registry of containers: the only place that lists which kinds there are.
+"""The registry of containers: the only list of the kinds that there are.
 
 To add a container, write a class that has what `Container` asks for, and list an instance of it in `CONTAINERS`.
 """

@@ -16,7 +16,7 @@ from ..system import forks, strict_json
 from ..system.types import Stored
 
 _BUFFER = 1 << 20
-"""Bytes of a file's buffer. Each flush releases the GIL, for which threads that write shards contend: few are best."""
+"""Bytes of a file's buffer. Each flush releases the GIL, which threads that write shards contend for: few are best."""
 
 
 def fields_text(fields: Mapping[str, Field]) -> str:
@@ -67,7 +67,7 @@ class Writer(ABC):
 
         Raises:
             ConfigError: its fields are not the shard's.
-            BadSample: a fixed field has another size, a ragged one no whole number of entries, or this container cannot
+            BadSample: a fixed field has another size, a ragged field holds parts of entries, or this container cannot
                 hold a value; nothing was written.
         """
         if self._closed or not self._intact:
@@ -118,7 +118,7 @@ class Writer(ABC):
         """Complete the shard's files, on stable storage."""
 
     def _create(self, path: Path) -> IO[bytes]:
-        """Create an empty file in the place of the file or link at `path`; its descriptor may be read, too."""
+        """Create an empty file that replaces the file or link at `path`; its descriptor is readable."""
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         file = os.fdopen(descriptor, "wb", buffering=_BUFFER)
@@ -126,7 +126,7 @@ class Writer(ABC):
         return file
 
     def _spool(self) -> IO[bytes]:
-        """Create a file without a name beside the shard; it vanishes when it is closed."""
+        """Create a file without a name in the shard's folder; it vanishes when it is closed."""
         file: IO[bytes] = tempfile.TemporaryFile(dir=self._path.parent, buffering=_BUFFER)  # noqa: SIM115
         self._files.append(file)
         return file

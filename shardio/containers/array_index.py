@@ -1,4 +1,4 @@
-"""The index beside a file of arrays that is read in place, an HDF5 file or a Zarr store: `NAME.idx.npy`.
+"""The index next to an HDF5 file or a Zarr store that is read in place: `NAME.idx.npy`.
 
 ```text
 arrays in NumPy's .npy, one after the other, each from a multiple of 64 bytes on:

@@ -28,8 +28,8 @@ class ArrayShard:
     Attributes:
         count: its number of samples.
         readers: the readers of its fields.
-        locators: where rows are, of the fields for which that says all.
-        beside: the fields that the index beside the file holds.
+        locators: where rows are, for the fields that need nothing else.
+        beside: the fields that the index next to the file holds.
         taken: the rows in files that are the samples, int64 [samples]; None for all.
     """
 
@@ -63,7 +63,7 @@ class ArrayShard:
             fields: the fields that are in files.
             names: what the index calls them, and the variables of stacks.
             readers: the readers of what is in files: of each field, or of each variable of a stack.
-            columns: the tables of the index beside the shard.
+            columns: the tables of the index next to the shard.
             others: the fields that these tables hold.
 
         Raises ShardCorrupt for rows that are not in a file, fields of several lengths, and what `columns_of` refuses.

@@ -89,12 +89,12 @@ class Container:
         return self.reader(path, fields)
 
     def joined(self, path: Path, url: Url) -> JoinedObjects:
-        """Return the objects of a shard that are one file in a cache, by the index beside `path`.
+        """Return the objects of a shard that are one file in a cache, by the index next to `path`.
 
         Only of containers with `read_where_it_lies`, which override this.
 
         Args:
-            path: the file in the cache, where only the index beside it needs to be.
+            path: the file in the cache, where only the index next to it needs to be.
             url: the shard.
 
         Raises ShardCorrupt for an index that names no such objects.
@@ -110,14 +110,14 @@ class Container:
         return ()
 
     def check(self, path: Path) -> None:
-        """Raise DatasetError unless what belongs to the shard at `path` beside `files` is as it was."""
+        """Raise DatasetError unless what belongs to the shard at `path`, other than `files`, is as it was."""
         return
 
     def check_in_store(self, path: Path, url: Url, store: Store) -> None:
         """Raise DatasetError unless the objects of a shard in a store are those that were indexed, as `check` does.
 
         Args:
-            path: a path beside which the index is.
+            path: a path that the index is next to.
             url: the shard.
             store: its store.
         """

@@ -18,7 +18,7 @@ _RARE = 4  # with four times as many bytes as are kept, a row in random order fi
 
 
 class _Slot:
-    """The place of a chunk, which one thread fills while others wait."""
+    """A slot for a chunk: one thread fills it while others wait."""
 
     __slots__ = ("chunk", "lock")
 
@@ -32,8 +32,8 @@ class Claimed(NamedTuple):
 
     Attributes:
         chunks: the bytes of each chunk; None if it is not kept.
-        made: by the places there of those that the caller makes, what it has made: None before, and if that fails.
-            Those that are neither kept nor here another thread makes.
+        made: what the caller makes, by its index in `chunks`: None before, and if that fails. Another thread makes the
+            chunks that are neither kept nor here.
     """
 
     chunks: list[Bytes | None]

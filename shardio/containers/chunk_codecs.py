@@ -34,8 +34,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Undo: TypeAlias = Callable[[Bytes, Bytes], Bytes]
 """A function of a filter's output and of memory for the result, which must not be larger than that memory.
 
-It returns the bytes from which the filter made its output: the beginning of the memory, a part of the output, or memory
-of its own. It raises Damaged if the filter cannot have made this output, or the result does not fit. Any number of
+It returns the bytes that the filter had as input: the beginning of the memory, a part of the output, or memory of its
+own. It raises Damaged if the filter cannot have made this output, or the result does not fit. Any number of
 threads may call it at once.
 """
 

@@ -105,5 +105,5 @@ class FilterPipeline:
             return compiled.fill(chunks, names, folder, self.steps, sizes, self.buffers(0), cut, out)
 
     def largest(self) -> int:
-        """The most bytes between filters: codecs and checksums add a little to what does not compress."""
+        """Return the most bytes between filters: codecs and checksums add a little to what does not compress."""
         return self.size + self.size // 8 + 4096

@@ -75,7 +75,7 @@ class StoredChunks(ABC):
 
     @abstractmethod
     def spans(self, numbers: NDArray[np.int64]) -> FileSpans | None:
-        """Return where chunks, by their places in the flat grid, are in the one file that has all; None without one."""
+        """Return where chunks, by their numbers in the flat grid, are in the one file that has all; None without it."""
 
     def tables(self, numbers: NDArray[np.int64]) -> FileSpans:
         """Return the bytes of that file that `spans` itself reads: tables of which chunks are where."""
@@ -126,7 +126,7 @@ class StoredChunks(ABC):
 class ChunkedRows(FieldReader):
     """A chunked dataset `[n, *shape]`, read chunk by chunk, each chunk once per call.
 
-    Chunks of which a call needs some rows only are kept for the next calls.
+    Chunks are kept for the next calls if a call needs only some of their rows.
 
     Attributes:
         chunks: the chunks as they are stored.
@@ -137,7 +137,7 @@ class ChunkedRows(FieldReader):
         fill: the value of chunks that were never written.
         kept: the number by which `CHUNKS` knows the dataset.
         count: the number of rows.
-        order: for each axis of `chunk`, its place in a stored chunk; None if the axes are stored in this order.
+        order: for each axis of `chunk`, its position in a stored chunk; None if the axes are stored in this order.
     """
 
     chunks: StoredChunks
@@ -244,7 +244,7 @@ class ChunkedRows(FieldReader):
     def _touched(
         self, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the chunks that hold parts of blocks, int64 [m, axes], in order, and of which blocks, int64 [m]."""
+        """Return the chunks that hold parts of blocks, int64 [m, axes], in order, and their blocks, int64 [m]."""
         first = begins // self.chunk
         spans = (ends - 1) // self.chunk - first + 1
         counts = spans.prod(axis=1)

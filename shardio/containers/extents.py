@@ -21,7 +21,7 @@ NO_BYTES: FileSpans = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class Runs(NamedTuple):
-    """The runs of one block of each of n arrays, which all lie alike."""
+    """The runs of one block of each of n arrays, which have the same layout."""
 
     begins: NDArray[np.int64]
     """Where the first run of each block begins, in bytes from the beginning of its array, int64 [n]."""
@@ -37,7 +37,7 @@ class Runs(NamedTuple):
 
 
 def block_runs(shape: Sequence[int], begins: NDArray[np.int64], size: Sequence[int], item_bytes: int) -> Runs:
-    """Return the runs of blocks, which lie within arrays in C order; they are as long as possible.
+    """Return the runs of blocks within arrays in C order; the runs are as long as possible.
 
     Args:
         shape: the shape of the arrays.
@@ -146,11 +146,11 @@ def each_extent(extent: Extent | None) -> tuple[Extent | None, ...]:
 
 
 NO_BLOCKS: Mapping[str, Extent] = MappingProxyType({})
-"""No field of which blocks, or entries, are enough."""
+"""No field needs only blocks or entries."""
 
 
 def of_blocks(rows: NDArray[np.int64], shape: Sequence[int], item: int, blocks: Blocks) -> FileSpans:
-    """Return the spans of blocks of rows; one span has what lies less than a piece apart.
+    """Return the spans of blocks of rows; one span covers what is less than a piece apart.
 
     Args:
         rows: where each row begins, int64 [n].
@@ -193,7 +193,7 @@ def touched(
     if blocks is None:
         found = np.unique(rows // chunk[0])[:, None] * math.prod(grid[1:]) + np.arange(math.prod(grid[1:]))
         return np.asarray(found.reshape(-1), np.int64)
-    whole = len(grid) - len(blocks.size)  # axes of which a block has all, that of rows among them
+    whole = len(grid) - len(blocks.size)  # axes that a block covers whole, the axis of rows among them
     found = (rows // chunk[0])[:, None] * math.prod(grid[1:whole]) + np.arange(math.prod(grid[1:whole]))
     inside: NDArray[np.bool_] = np.ones(found.shape, np.bool_)
     for axis, size in enumerate(blocks.size):

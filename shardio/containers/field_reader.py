@@ -82,7 +82,7 @@ class FieldReader:
 @final
 @dataclass(frozen=True, slots=True)
 class ColumnRows(FieldReader):
-    """A column of the index beside a shard: reading it takes no bytes of the shard's own file."""
+    """A column of the index next to a shard: reading it takes no bytes of the shard's own file."""
 
     column: Table
 

@@ -324,7 +324,7 @@ class BaseReader(ABC, Generic[T]):
         Returns:
             Their offsets and sizes, int64 [m] each, in any order; None if reading may take any bytes of the file.
         """
-        # Which parts of the file take none but native lookups tell.
+        # Only native lookups know the parts of the file.
         locator, kind = self.locator(field), self._fields[field]
         if locator is None or native.library() is None:
             return None

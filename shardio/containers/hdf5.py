@@ -40,9 +40,9 @@ class Hdf5Reader(ArrayReader):
     Args:
         path: the file.
         fields: its fields.
-        layout: where the fields are, of a file that others wrote. Without it, the index beside the file says so, if
-            there is one.
-        joined: with `layout`, the files that are joined to this one; else they are beside it.
+        layout: where the fields are, of a file that others wrote. Without it, the index next to the file says so,
+            if there is one.
+        joined: with `layout`, the files that are joined to this one; otherwise they are next to it.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ def open_shard(
         fields: its fields.
         layout: where they are, unless they are datasets of their own names.
         joined: the files that are joined to this one.
-        columns: what the index beside the file holds: the fields that are not in the layout, and rows left out; None
+        columns: what the index next to the file holds: the fields that are not in the layout, and rows left out; None
             if all fields are in files.
     """
     inside = fields if columns is None else layout.in_file(fields)

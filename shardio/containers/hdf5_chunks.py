@@ -91,14 +91,14 @@ class FileChunks(StoredChunks):
         return np.where(chunks < 0, -1, chunks + rows % per_chunk * row_bytes)
 
     def spans(self, numbers: NDArray[np.int64]) -> FileSpans:
-        """Return where chunks are in the file, by their places in the flat grid; of those that were written."""
+        """Return where chunks are in the file, by their numbers in the flat grid, without chunks never written."""
         offsets, sizes = self.offsets.reshape(-1)[numbers], self.sizes.reshape(-1)[numbers]
         return offsets[offsets >= 0], sizes[offsets >= 0]
 
     def read_raw_blocks(
         self, rows: Rows, begins: NDArray[np.int64], chunk: tuple[int, ...], fill: Any, out: NDArray[Any]
     ) -> bool:
-        # Each run lies in one chunk.
+        # Each run is in one chunk.
         if not self.is_raw:
             return False
         *outer, last = (1, *out.shape[1:])

@@ -122,9 +122,9 @@ def open_fields(
 
     Args:
         path: the file.
-        fields: its fields, and in the place of stacks their variables.
+        fields: its fields, with the variables of stacks instead of the stacks.
         layout: where they are.
-        stream: the file as it comes from a store; what tells the readers where their rows are is read through it.
+        stream: the file as it comes from a store; the tables that locate rows are read through it.
 
     Raises:
         ShardCorrupt: the file lacks a field, has another one, or is cut short or damaged.
@@ -216,14 +216,14 @@ def _open_values(
 
 
 def have_spans(file: BinaryIO, path: Path, fields: Mapping[str, Field], layout: Layout) -> bool:
-    """Return whether readers of all fields know where their rows are in a file, and read all that tells them.
+    """Return whether readers of all fields can locate their rows in a file, and read all tables that they need for it.
 
     Args:
         file: the file as it comes from a store.
         path: the cache's file for it, of the same size.
         fields, layout: as those of `open_shard`; no file is joined.
 
-    False, too, for a file that cannot be opened: opening it says why. Raises StoreError.
+    False also for a file that cannot be opened: opening it says why. Raises StoreError.
     """
     try:
         stored = with_variables(path, fields, layout.names)
@@ -244,7 +244,7 @@ def is_raw(dataset: Any, field: Field) -> bool:
 
 
 def data_offset(dataset: Any, file: RawFile, name: str) -> int | None:
-    """The offset in the file of a contiguous dataset's bytes; None unless all are in this file, in one piece."""
+    """Return the offset in the file of a contiguous dataset's bytes; None unless all are in this file, in one piece."""
     h5d = importlib.import_module("h5py").h5d
     properties = dataset.id.get_create_plist()
     if properties.get_layout() != h5d.CONTIGUOUS or properties.get_external_count():

@@ -1,4 +1,4 @@
-"""The description of an HDF5 file of others in the index beside it: see `array_index`."""
+"""The description of an adopted HDF5 file in the index next to it: see `array_index`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,11 +16,11 @@ _CONTAINER = "hdf5"
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of an adopted file's fields.
+    """The paths of an adopted file's fields.
 
     Attributes:
         names: the path of each field's dataset; of a stack those of its variables, `x/0`, `x/1` and so on.
-        packing: by field, the attributes of netCDF by which stored numbers are decoded, see `format.cf.to_json`.
+        packing: by field, the attributes of netCDF that say how to decode stored numbers, see `format.cf.to_json`.
         files: the number, from 1, of the joined file that has the field; 0, of the file itself, if it is not named.
     """
 
@@ -29,7 +29,7 @@ class Layout:
     files: Mapping[str, int] = field(default_factory=dict)
 
     def in_file(self, fields: Mapping[str, Field]) -> dict[str, Field]:
-        """Return those of an adopted file's fields that are in it; the index beside it holds the others."""
+        """Return the fields that are in the adopted file; the index next to it holds the others."""
         known = {name.partition("/")[0] for name in self.names}
         return {name: one for name, one in fields.items() if name in known}
 

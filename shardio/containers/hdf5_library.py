@@ -73,7 +73,7 @@ class LibraryFile:
 
         Args:
             function: the function, as `module:function`; its first arguments are the file's path and inode.
-            keys: names of the values, which tell those that took too long or crashed before.
+            keys: names of the values, which identify those that took too long or crashed before.
             arguments: its other arguments.
 
         Raises:
@@ -216,7 +216,7 @@ def resolve(file: Any, name: str, path: Path) -> Any:
     """Return the dataset or group at `name` in an open HDF5 file; None if there is none.
 
     A shard may come from anywhere, so it must not choose other files to read. libhdf5 follows links as soon as it is
-    asked for a name, even to tell whether it exists. So this takes one step at a time: it follows hard links, replaces
+    asked for a name, even whether it exists. So this takes one step at a time: it follows hard links, replaces
     soft links by what they name, and refuses all others. It also refuses datasets whose bytes are not in the file.
 
     Raises:

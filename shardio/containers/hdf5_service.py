@@ -1,7 +1,7 @@
 """Functions that read HDF5 files for `hdf5_library`. The helper process runs them: damage may hold or crash it.
 
-Every function takes the file's path, and its device and inode number, by which it tells that the file is still the one
-that the caller has open; it yields bytes.
+Every function takes the file's path, and its device and inode number, to check that the file is still the one that the
+caller has open; it yields bytes.
 """
 
 import importlib
@@ -101,9 +101,9 @@ def open_adopted(
 
 @final
 class _KnownPieces(Seekable):
-    """A file of which some pieces are there: reading any other one is an error, after which `missing` has it.
+    """A file that has some of its pieces: reading another piece is an error, and adds it to `missing`.
 
-    With it come those that the tables of chunks that were read lead to, so that a few errors tell all of them.
+    Pieces that the tables of chunks refer to are added as well, so that a few errors find all of them.
     """
 
     def __init__(self, path: str, pieces: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The `indexed` container: files of any format, with a side index beside each that says where every value is.
+"""The `indexed` container: files of any format, each with a side index that says where every value is.
 
 `IndexedReader` reads tars as well.
 """

@@ -1,4 +1,4 @@
-"""Names of the files that are joined to a shard: `shard-000000.nc` has `shard-000000.join1.nc` and so on beside it."""
+"""Names of the files that are joined to a shard: `shard-000000.nc` has `shard-000000.join1.nc` and so on next to it."""
 
 import os
 import re
@@ -21,6 +21,6 @@ def shard_of_joined(name: str) -> str:
 
 
 def joined_files(shard: Path) -> tuple[Path, ...]:
-    """Return the paths of the files beside a shard that were joined to it."""
+    """Return the paths of the files next to a shard that were joined to it."""
     paths = (shard.with_name(joined_name(shard.name, number)) for number in count(1))
     return tuple(takewhile(os.path.lexists, paths))

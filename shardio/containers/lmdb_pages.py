@@ -54,7 +54,7 @@ _DEEPEST = 32
 
 _PAGE = struct.Struct("<Q2xHH2x")  # number, flags, end of the pointers
 _OVERFLOW = struct.Struct("<Q2xHI")  # number, flags, count of pages
-_ENTRY = struct.Struct("<HHHH")  # size or child page in three words, of which the third is a leaf's flags; key size
+_ENTRY = struct.Struct("<HHHH")  # size or child page in three words, the third being a leaf's flags; key size
 
 
 class DamagedPages(Exception):
@@ -63,7 +63,7 @@ class DamagedPages(Exception):
 
 @final
 class Pages:
-    """The pages of an LMDB file, of which nothing is trusted.
+    """The pages of an LMDB file; nothing in them is trusted.
 
     Args:
         descriptor: the open file.
@@ -235,7 +235,7 @@ def _form(page: bytes, number: int) -> tuple[int, int]:
 
 
 def _chosen(page: bytes, kind: int, lower: int, key: bytes) -> int | None:
-    """Return the place of the node to take in a page; None if there is none, or a node is not within the page."""
+    """Return the offset of the node to take in a page; None if there is none, or a node is not within the page."""
     # The first node of a branch has no key and precedes all.
     low, high, exact = int(kind == _BRANCH), (lower - _HEADER) // 2, -1
     while low < high:

@@ -137,7 +137,7 @@ def read_fixed(located: LocatedRows, out: NDArray[np.uint8]) -> bool:
 
 
 def read_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: NDArray[np.uint8]) -> bool:
-    """Read runs of rows of a fixed field, which lie within the rows, end to end into `out`, uint8, C-contiguous.
+    """Read runs within rows of a fixed field end to end into `out`, uint8, C-contiguous.
 
     Returns:
         False if anything is wrong: `Reader.read_blocks` then raises the error that explains it.
@@ -267,7 +267,7 @@ def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
 
 
 def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
-    """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields lie between them."""
+    """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields are between them."""
     if isinstance(locator, StackedLocators):
         for variable in locator.variables:
             read_ahead(variable, start, stop)

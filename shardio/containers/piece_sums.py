@@ -1,4 +1,4 @@
-"""The checksums of the pieces of a shard's files: `NAME.sums.idx.npy` beside the shard, which is optional.
+"""The checksums of the pieces of a shard's files: the optional `NAME.sums.idx.npy` next to the shard.
 
 A cache fetches files in pieces of `PIECE` bytes, and compares each one with its checksum before anyone sees it. The
 table is an array in `.npy` format: XXH3-64 of each piece of the shard, then of each piece of its index. In it stand
@@ -33,7 +33,7 @@ _PAYLOAD = PIECE - _ENTRY
 def path_of(shard: Path) -> Path:
     """Return the path of a shard's table: `shard-000000.tar` has `shard-000000.tar.sums.idx.npy`."""
     # The whole name counts: adopted files may differ only in what follows a dot. It ends like an index, so that no
-    # release takes it for a file of others that lies in a folder of them.
+    # release takes it for a file of others in the same folder.
     return shard.with_name(shard.name + SUFFIX)
 
 
@@ -99,7 +99,7 @@ def is_whole(checksum: str, table: Buffer) -> bool:
 
 
 def load(shard: Path, most: int) -> bytes | None:
-    """Return the first `most` bytes of the table beside a shard; None if there is none."""
+    """Return the first `most` bytes of the table next to a shard; None if there is none."""
     try:
         descriptor = files.open_raw(path_of(shard))
     except ShardCorrupt:
@@ -111,12 +111,12 @@ def load(shard: Path, most: int) -> bytes | None:
 
 
 def matches(shard: Path, table: bytes) -> bool:
-    """Return whether the table beside a shard is there and has exactly this content."""
+    """Return whether the table next to a shard is there and has exactly this content."""
     return load(shard, len(table) + 1) == table
 
 
 def looks_like_one(shard: Path) -> bool:
-    """Return whether what lies where a shard's table belongs begins as a table does, so that it may be replaced."""
+    """Return whether the file at the path of a shard's table begins as a table does, so that it may be replaced."""
     found, begin = load(shard, _HEADER) or b"", npy.header_of(_DTYPE, (0,))
     return found.partition(b"'shape'")[0] == begin.partition(b"'shape'")[0]
 

@@ -8,7 +8,7 @@ from ..system.forks import reset_in_children
 
 @final
 class ByteCount:
-    """A number of bytes, to which any number of threads add."""
+    """A number of bytes; any number of threads add to it."""
 
     def __init__(self) -> None:
         self.total = 0

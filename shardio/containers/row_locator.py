@@ -20,7 +20,7 @@ def within(
     begin: NDArray[np.int64] | int,
     end: NDArray[np.int64] | int,
 ) -> NDArray[np.bool_]:
-    """Return which spans lie within `begin` to `end`, bool [n]; any int64 may stand in a damaged file.
+    """Return which spans are within `begin` to `end`, bool [n]; a damaged file may hold any int64.
 
     This is the one check of where values are: every reader, compiled or not, asks it before it touches a byte.
 
@@ -57,7 +57,7 @@ NOT_MAPPED = FileMap(0, 0, 0, None)
 
 
 def not_mapped() -> FileMap:
-    """Say that a file is not in memory."""
+    """Return what stands for a file that is not in memory."""
     return NOT_MAPPED
 
 
@@ -126,9 +126,9 @@ class SpanTable:
         file: the descriptor of the file.
         limit: the offset that no value reaches beyond.
         owner: keeps the file open, and the memory alive.
-        base: the offset from which offsets and ends are counted.
-        has_ends: whether entries hold ends instead of sizes, as where values lie end to end and share their offsets.
-        unit: the bytes in which offsets, sizes and ends are counted.
+        base: the offset that offsets and ends are counted from.
+        has_ends: whether entries hold ends instead of sizes, as where values follow each other and share their offsets.
+        unit: the bytes that offsets, sizes and ends count.
         map: returns the file in memory, for parts of values.
     """
 
@@ -180,4 +180,4 @@ class StackedLocators:
 
 
 RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys | StackedLocators
-"""The place of the rows of one field of one shard; the kind depends on how the file stores them."""
+"""The location of the rows of one field of one shard; the kind depends on how the file stores them."""

@@ -1,7 +1,7 @@
 """The side index of a shard: `NAME.idx.npy`, one structured array with a row per sample, in `.npy` format.
 
-It says where each value is in the file beside it, and holds scalars and hidden columns itself. Tars have one, and so do
-files that others wrote. This module alone knows its layout.
+It says where each value is in the file next to it, and holds scalars and hidden columns itself. Tars have one, and so
+do files that others wrote. This module alone knows its layout.
 """
 
 import os

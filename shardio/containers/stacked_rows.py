@@ -1,4 +1,4 @@
-"""Rows of several variables stacked: each variable's reader fills its place in the rows, without a copy."""
+"""Rows of several variables stacked: each variable's reader fills its part of the rows, without a copy."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from .row_locator import RowLocator, StackedLocators
 
 
 def of_variable(name: str, number: int) -> str:
-    """Return what a variable of the stack `name` is called beside fields, whose names have no slash."""
+    """Return the name of a variable of the stack `name` among fields, whose names have no slash."""
     return f"{name}/{number}"
 
 
@@ -32,7 +32,7 @@ def stacks_among(fields: Iterable[str], names: Iterable[str]) -> dict[str, list[
 
 
 def with_variables(path: Path, fields: Mapping[str, Field], names: Iterable[str]) -> dict[str, Field]:
-    """Return fields with the variables of stacks in the place of these; ShardCorrupt for what is no such stack."""
+    """Return fields with the variables of stacks instead of the stacks; ShardCorrupt for what is no such stack."""
     stacks = stacks_among(fields, names)
     for name, found in stacks.items():
         if not fields[name].fixed or fields[name].row_shape[:1] != (len(found),):
@@ -42,7 +42,7 @@ def with_variables(path: Path, fields: Mapping[str, Field], names: Iterable[str]
 
 
 def stack_readers(readers: dict[str, FieldReader], fields: Mapping[str, Field], names: Iterable[str]) -> None:
-    """Put the readers of stacks in the place of those of their variables, which `readers` has by name."""
+    """Replace the readers of variables, which `readers` has by name, by readers of their stacks."""
     for name, found in stacks_among(fields, names).items():
         readers[name] = StackedRows(tuple(readers.pop(one) for one in found), len(fields[name].row_shape))
 
@@ -106,7 +106,7 @@ class StackedRows(FieldReader):
     def _touched(
         self, rows: Rows, extent: Extent | None
     ) -> Iterator[tuple[FieldReader, NDArray[np.int64], Blocks | None]]:
-        """Yield each variable with the places in `rows` of those that it is read of, and blocks of these."""
+        """Yield each variable with the indices in `rows` of the rows to read of it, and their blocks."""
         blocks = extent if isinstance(extent, Blocks) else None
         everywhere = np.arange(len(rows))
         for number, variable in enumerate(self.variables):

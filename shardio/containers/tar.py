@@ -1,4 +1,4 @@
-"""The `tar` container: a plain WebDataset tar, with a side index beside it that says where each value is.
+"""The `tar` container: a plain WebDataset tar with a side index that says where each value is.
 
 Other programs read the tar alone. The index also holds scalars and hidden columns, so that shardio need not parse them.
 Source: the WebDataset convention (the names of a sample's members agree up to the first dot), POSIX.1-1988 `ustar`.
@@ -92,7 +92,7 @@ def member_bytes(field: Field, stored: Buffer) -> int:
 
 
 def array_header(field: Field, size: int) -> bytes:
-    """Return the `.npy` header that precedes the raw bytes of an array, of which there are `size`; b"" if none does."""
+    """Return the `.npy` header before the `size` raw bytes of an array; b"" if there is no header."""
     if field.ragged:
         return npy.header_of(field.row_dtype, (size // field.entry_bytes, *field.entry_shape))
     return npy.header_of(field.row_dtype, field.row_shape) if field.fixed and field.kind != "scalar" else b""

@@ -1,8 +1,8 @@
 """The `zarr` container: Zarr stores of other programs, of format 2 and 3, read in place chunk by chunk.
 
-The fields are arrays of numbers, whose rows along one axis are the samples. The index beside a link to the store says
-how each lies in its chunks, and which chunks there were when it was made: so a chunk that is lost, or was written
-anew, is damage, and not the fill value or other numbers.
+The fields are arrays of numbers, whose rows along one axis are the samples. The index next to a link to the
+store says how each is stored in its chunks, and which chunks there were when it was made: so a chunk that is lost, or
+was written anew, is damage, and not the fill value or other numbers.
 """
 
 import os
@@ -54,8 +54,8 @@ class ZarrReader(ArrayReader):
     Args:
         path: the store.
         fields: its fields.
-        index: what else the index beside it says.
-        joined: with `index`, the stores that are joined to this one; else they are beside it.
+        index: the content of the index next to it.
+        joined: with `index`, the stores that are joined to this one; otherwise they are next to it.
         in_cache: whether the path is the file of a cache that has the objects of the store, see `ChunkObjects`.
     """
 

@@ -41,7 +41,7 @@ class ZarrChunks(StoredChunks):
 
     Attributes:
         files: where the named chunks are.
-        layout: how the array lies in its chunks.
+        layout: how the array is stored in its chunks.
         axes: the axes of the array in the order of a cell.
         entries: what the index knows of the chunks, of `ENTRY` [chunks]; None without an index: a chunk that is not
             there then holds the fill value, as Zarr defines.
@@ -164,8 +164,8 @@ class ZarrChunks(StoredChunks):
         return entries["state"] + begins, np.full(len(entries), shard.index_bytes)
 
     def _stored(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return the cells [m, axes] of those chunks, by their places in the flat grid, that there are, and what is
-        known of the named chunk that each is in.
+        """Return the cells [m, axes] of the chunks that exist, by their numbers in the flat grid, and what is known of
+        the named chunk that each is in.
         """
         cells = np.stack(np.unravel_index(numbers, self.grid), axis=1)
         if self.entries is None:
@@ -174,13 +174,13 @@ class ZarrChunks(StoredChunks):
         return cells[there], entries
 
     def _places(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places in the store's grid of the named chunks that hold cells, int64 [n, axes]."""
+        """Return the positions in the store's grid of the named chunks that hold cells, int64 [n, axes]."""
         places = np.empty_like(cells)
         places[:, self.axes] = cells // self.inner
         return places
 
     def _named(self, cell: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the place in the store's grid of the named chunk that holds a cell."""
+        """Return the position in the store's grid of the named chunk that holds a cell."""
         place = [0] * len(cell)
         for number, axis, inner in zip(cell, self.axes, self.inner, strict=True):
             place[axis] = number // inner
@@ -199,7 +199,7 @@ class ZarrChunks(StoredChunks):
         return self.entries[at] if at < len(self.entries) and self.entries[at]["number"] == number else None
 
     def _entries_of(self, places: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return what the index knows of named chunks, int64 [n, axes], and of which of them it does, bool [n]."""
+        """Return what the index knows of named chunks, int64 [n, axes], and which of them it knows, bool [n]."""
         known = self.entries
         if known is None or not len(known):
             return np.empty(0, zarr_index.ENTRY), np.zeros(len(places), np.bool_)

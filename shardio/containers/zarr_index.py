@@ -1,4 +1,4 @@
-"""The description of a Zarr store in the index beside it, or beside a link to it: see `array_index`.
+"""The description of a Zarr store in the index next to it, or next to a link to it: see `array_index`.
 
 For each array there is a table of its chunks, of `ENTRY` [chunks]: none that is missing. A chunk's state is when its
 file was changed, in ns; in a zip its offset; in a bucket a hash of its ETag. Other tables are `_checksum`, uint64
@@ -41,7 +41,7 @@ class IndexedArray:
         path: its path in the store, `a/b`; "" if it is the store.
         metadata: the JSON value of its `.zarray` or `zarr.json`.
         axis: the axis that the samples are along.
-        packing: the attributes by which its numbers are decoded, as `format.cf.to_json` gives them; None for none.
+        packing: the attributes that say how to decode its numbers, as `format.cf.to_json` gives them; None for none.
         chunks: what is known of its chunks, of `ENTRY` or `SUMMED_ENTRY` [chunks], their numbers ascending.
         file: the number, from 1, of the joined store that it is in; 0 for the store itself.
     """

@@ -1,4 +1,4 @@
-"""Metadata of Zarr arrays of numbers, of format 2 and 3: how an array's elements lie in its chunks, and their names.
+"""Metadata of Zarr arrays of numbers, of format 2 and 3: how its chunks hold an array's elements, and their names.
 
 All of it may come from anyone: whatever is not understood is refused, and sizes are checked before memory is taken.
 Source: https://zarr-specs.readthedocs.io, and for codecs of format 2 https://numcodecs.readthedocs.io.
@@ -49,7 +49,7 @@ class Impossible(NotUnderstood):
 @final
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """How inner chunks lie in the shards of the codec `sharding_indexed`.
+    """How the shards of the codec `sharding_indexed` hold inner chunks.
 
     Attributes:
         grid: inner chunks along each axis of a shard.
@@ -77,11 +77,11 @@ class ArrayLayout:
         chunk: the shape of a chunk; with shards, of an inner chunk.
         dtype: the elements, of either byte order.
         fill: the value of chunks that were never written, a number of the dtype in native byte order.
-        order: for each axis, its place among those of a stored chunk.
+        order: for each axis, its position among those of a stored chunk.
         codecs: the codecs from elements to bytes, in the order in which the writer applied them.
         prefix: what the names of chunks begin with.
         separator: what is between the numbers of a chunk, `.` or `/`.
-        shard: how chunks lie in shards; None if each has a name of its own.
+        shard: how shards hold chunks; None if each chunk has a name of its own.
         attributes: the attributes, as JSON values; empty for those of format 2, which are in a file of their own.
         dimensions: the names of the axes; empty if there are none.
     """
@@ -105,7 +105,7 @@ class ArrayLayout:
         return tuple(-(-side // (chunk * per)) for side, chunk, per in zip(self.shape, self.chunk, inner, strict=True))
 
     def key(self, cell: Sequence[int]) -> str:
-        """Return the name of a chunk, or of a shard, by its place in the grid."""
+        """Return the name of a chunk, or of a shard, by its position in the grid."""
         return self.prefix + (self.separator.join(map(str, cell)) or ("" if self.prefix else "0"))
 
     def otherwise_named(self) -> Iterator["ArrayLayout"]:
@@ -117,7 +117,7 @@ class ArrayLayout:
                 yield other
 
     def number(self, key: str) -> int | None:
-        """Return the place of a chunk in the grid, as one number in C order; None if no chunk has this name."""
+        """Return the position of a chunk in the grid, as one number in C order; None if no chunk has this name."""
         if not key.startswith(self.prefix):
             return None
         parts = key.removeprefix(self.prefix).split(self.separator)
@@ -239,7 +239,7 @@ _KNOWN = {
 
 
 def _sharded(outer: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Codec], Shard]:
-    """Return the shape of inner chunks, their codecs, and how they lie in shards of shape `outer`."""
+    """Return the shape of inner chunks, their codecs, and how shards of shape `outer` hold them."""
     inner = _sizes(settings["chunk_shape"], 1)
     _same_axes(outer, inner)
     if any(side % chunk for side, chunk in zip(outer, inner, strict=True)):
@@ -257,7 +257,7 @@ def _sharded(outer: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[tuple
 
 
 def _array_codecs(codecs: Sequence[Codec], axes: int) -> tuple[tuple[int, ...], str, tuple[Codec, ...]]:
-    """Return the places of axes in stored chunks, the byte order, and the codecs of bytes."""
+    """Return the positions of axes in stored chunks, the byte order, and the codecs of bytes."""
     order, endian, rest = list(range(axes)), "", list[Codec]()
     for name, settings in codecs:
         if name == "transpose" and not endian and not rest:
@@ -265,7 +265,7 @@ def _array_codecs(codecs: Sequence[Codec], axes: int) -> tuple[tuple[int, ...], 
             given = {"C": list(range(axes)), "F": list(reversed(range(axes)))}.get(given) if _text(given) else given
             if sorted(given or ()) != list(range(axes)):
                 raise NotUnderstood(f"has a transpose to {settings['order']!r}")
-            order = [order[axis] for axis in given or ()]  # the axis at each place
+            order = [order[axis] for axis in given or ()]  # the axis at each position
         elif name == "bytes" and not endian:
             endian = {"little": "<", "big": ">"}[settings.get("endian", "little")]
         else:

@@ -207,7 +207,7 @@ def _inflated(path: Path, size: int) -> Iterator[bytes]:
 
 
 def order_key(sort: Sort) -> Callable[[str], Any]:
-    """Return the key by which to sort names; ConfigError if `sort` is none of `Sort`."""
+    """Return the key function that sorts names; ConfigError if `sort` is none of `Sort`."""
     if sort not in get_args(Sort):
         raise ConfigError("{sort} must be one of {}, got {!r}", ", ".join(get_args(Sort)), sort)
     return _natural if sort == "natural" else str
@@ -246,7 +246,7 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str, sor
         sort: `"natural"` sorts all files by the numbers in their paths.
 
     Returns:
-        At least one path. Those in a directory or from `*` are sorted; ranges keep the order of their numbers.
+        At least one path. Paths in a directory or from `*` are sorted; ranges keep the order of their numbers.
 
     Raises SourceError if there are none, one does not exist or cannot be read, or one is named twice.
     """
@@ -274,7 +274,7 @@ def within_folder(path: str | os.PathLike[str], files: str | None) -> str | os.P
 
 
 def parts_among(names: Iterable[str]) -> dict[str, str]:
-    """Return the first name of each part of a data set that names tell, as `train-000.tar` and `val-000.tar` do.
+    """Return the first name of each part of a data set that names state, as `train-000.tar` and `val-000.tar` do.
 
     The words of `PARTS` count between `-`, `_`, `.` and `/`, in names that are otherwise equal but for digits. Empty if
     there are fewer than two.
@@ -288,7 +288,7 @@ def parts_among(names: Iterable[str]) -> dict[str, str]:
 
 
 def part_remarks(src: Paths, taken: Collection[Path]) -> tuple[str, ...]:
-    """Return a remark for each directory that `src` names and of which files of several parts are taken."""
+    """Return a remark for each directory in `src` that files of several parts are taken from."""
     folders = [local_path(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
     inside = ((one, [path.name for path in taken if path.parent == one.absolute()]) for one in folders if one.is_dir())
     return tuple(remark for folder, names in inside for remark in part_remark(folder, names))
@@ -332,7 +332,7 @@ def _in_folder(folder: Path, accepts: Callable[[str], bool]) -> list[Path]:
     """Return what a directory holds but folders and hidden files, sorted, as far as `accepts` takes the names."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if not entry.is_dir())
-    own = side_index.SUFFIX  # indexes, which may lie beside the files
+    own = side_index.SUFFIX  # indexes, which may be next to the files
     return [folder / name for name in names if not name.startswith(".") and not name.endswith(own) and accepts(name)]
 
 

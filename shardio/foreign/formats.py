@@ -33,7 +33,7 @@ class FoundFiles:
     Attributes:
         kind: the name of the converter that reads them: `webdataset`, `tfrecord`, `lmdb`, `hdf5` or `zarr`.
         paths: the files, in order; of `lmdb` the paths that were given.
-        remarks: a clause for each directory that holds other files too.
+        remarks: a clause for each directory that also holds other files.
     """
 
     kind: str
@@ -62,7 +62,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
 
     Raises SourceError if no file is of a known format, if their formats differ, or if they are compressed.
     """
-    # A shell's pattern names shardio's own indexes as well, which may lie beside the files.
+    # A shell's pattern names shardio's own indexes as well, which may be next to the files.
     given = [one for one in given if not one.endswith(INDEX_SUFFIX)] or given
     if kind in (None, "zarr") and (stores := zarr.find_stores(given)):
         return FoundFiles("zarr", tuple(stores), part_remarks(given, stores))
@@ -129,7 +129,7 @@ def is_netcdf3(path: Path) -> bool:
 
 
 def _why_not_in_place(compression: str, kind: str) -> str:
-    """Say of a file that it is compressed, and what makes samples of it that can stand beside those of others."""
+    """Say that a file is compressed, and which command makes samples of it that go with those of other files."""
     reason = f"is a {WORDS[kind]} file compressed by {compression}, which cannot be read in place"
     same_fields = " SRC OUT --no-key" if kind == "webdataset" else ""
     return f"{reason}: unpack it, or convert it: shardio convert {kind}{same_fields}"

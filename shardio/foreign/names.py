@@ -28,7 +28,7 @@ def printable(path: Paths) -> str:
 
 @contextlib.contextmanager
 def bad_samples_at(place: str) -> Iterator[None]:
-    """Prefix `place` to the message of a BadSample raised in this context; raise an OSError as a BadSample too."""
+    """Prefix `place` to the message of a BadSample raised in this context; also raise an OSError as a BadSample."""
     try:
         yield
     except BadSample as error:

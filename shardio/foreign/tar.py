@@ -292,7 +292,7 @@ class _Extended:
 
 
 def _records(body: bytes, at: int) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield the keyword, the value and its place of each record of a pax header: `LENGTH KEYWORD=VALUE`, a newline."""
+    """Yield the keyword, the value and its offset of each record of a pax header: `LENGTH KEYWORD=VALUE`, a newline."""
     place = 0
     while place < len(body) and body[place]:
         found = _PAX.match(body, place)

@@ -217,7 +217,7 @@ class FolderStore(ZarrStore):
             os.close(folder)
 
     def _listed(self, folder: Path, above: str, depth: int) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Yield what lies `depth` folders deep at most, by its name from the array on."""
+        """Yield what is at most `depth` folders deep, by its name from the array on."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 if depth > 1 and entry.is_dir(follow_symlinks=False):

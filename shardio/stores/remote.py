@@ -41,7 +41,7 @@ class RemoteStore:
     Args:
         root: the store, as in `Url.root`.
         options: obstore's options by name, such as `endpoint`, `region`, `access_key_id` or `skip_signature`; `profile`
-            names one of AWS's. What they leave open, the environment's usual variables say.
+            names one of AWS's. The environment's usual variables say what they leave open.
 
     Raises:
         MissingDependency: obstore is not installed.
@@ -115,7 +115,7 @@ class RemoteStore:
         return getattr(_library(self._root), function)(self._obstore(), *arguments, **keywords)
 
     def _obstore(self) -> Any:
-        """The store of obstore, opened in this process."""
+        """Return the store of obstore, opened in this process."""
         if self._pid != os.getpid():  # after a fork: a thread of the parent may have held the lock
             self.__setstate__(self.__getstate__())
         with self._lock:

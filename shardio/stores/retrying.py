@@ -15,7 +15,7 @@ from .base import Condition, Content, ObjectInfo, Store
 T = TypeVar("T")
 SECONDS = 180.0
 DENIED_SECONDS = 30.0
-"""The time for which a store that has answered before may refuse new credentials, too."""
+"""The time for which a store that has answered before may also refuse new credentials."""
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 20.0  # seconds
 

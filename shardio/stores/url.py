@@ -18,11 +18,11 @@ _SECRETS = re.compile(r"[?#].*|(?<=://)[^/@]*@", re.DOTALL)
 @final
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A place in a store.
+    """A path in a store.
 
     Attributes:
         root: the store: the scheme, and the bucket or host, such as `s3://bucket`; of a `FolderStore`, its path.
-        path: the place in it, without `/` at its ends: `photos/train`; "" for the store itself.
+        path: the path in it, without `/` at its ends: `photos/train`; "" for the store itself.
     """
 
     root: str
@@ -49,7 +49,7 @@ class Url:
 
     @property
     def parent(self) -> "Url":
-        """The place that this one is in."""
+        """The URL that this one is directly in."""
         return Url(self.root, self.path.rpartition("/")[0])
 
 
