@@ -94,12 +94,7 @@ class _Described(msgspec.Struct):
 
 
 def _stored(chunks: Table) -> Table:
-    if chunks.dtype == ENTRY:
-        return chunks
-    stored = np.empty(len(chunks), ENTRY)
-    for name in ENTRY.names or ():
-        stored[name] = chunks[name]
-    return stored
+    return chunks if chunks.dtype == ENTRY else np.asarray(chunks)[list(ENTRY.names or ())].astype(ENTRY)
 
 
 def stored_bytes(sizes: Any) -> Any:

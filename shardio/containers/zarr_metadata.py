@@ -261,9 +261,9 @@ def _array_codecs(codecs: Sequence[Codec], axes: int) -> tuple[tuple[int, ...], 
     order, endian, rest = list(range(axes)), "", list[Codec]()
     for name, settings in codecs:
         if name == "transpose" and not endian and not rest:
-            given = settings["order"]
-            given = {"C": list(range(axes)), "F": list(reversed(range(axes)))}.get(given) if _text(given) else given
-            if sorted(given or ()) != list(range(axes)):
+            in_order = list(range(axes))
+            given = {"C": in_order, "F": in_order[::-1]}.get(str(settings["order"]), settings["order"])
+            if sorted(given or ()) != in_order:
                 raise NotUnderstood(f"has a transpose to {settings['order']!r}")
             order = [order[axis] for axis in given or ()]  # the axis at each position
         elif name == "bytes" and not endian:
@@ -276,17 +276,17 @@ def _array_codecs(codecs: Sequence[Codec], axes: int) -> tuple[tuple[int, ...], 
 
 
 def _codec_2(value: Any) -> Codec:
-    if not isinstance(value, dict) or not _text(value.get("id")):
+    if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         raise NotUnderstood(f"has a codec {str(value)[:80]}")
     return f"numcodecs.{value['id']}", value
 
 
 def _named(value: Any) -> Codec:
     """Return the name and the settings of an extension of format 3."""
-    if _text(value):
+    if isinstance(value, str):
         return value, {}
     settings = value.get("configuration", {})
-    if not _text(value["name"]) or not isinstance(settings, dict):
+    if not isinstance(value["name"], str) or not isinstance(settings, dict):
         raise NotUnderstood(f"has metadata {str(value)[:80]}")
     return value["name"], settings
 
@@ -295,10 +295,6 @@ def _few(codecs: Sequence[Codec]) -> tuple[Codec, ...]:
     if len(codecs) > _MOST_CODECS:
         raise NotUnderstood(f"has {len(codecs)} codecs")
     return tuple(codecs)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _one_of(value: Any, known: Any, what: str) -> Any:
