@@ -25,6 +25,7 @@ from ..format.fields import Field, describe, length_column
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 from ..views.classes import renumber
+from ..views.readable import SelectedSamples
 from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
@@ -33,7 +34,7 @@ MEASURED = 64  # values held in memory at once to measure their sizes
 
 
 @final
-class Selection:
+class Selection(SelectedSamples):
     """Samples to read, in a fixed order; `Dataset.selection` returns it.
 
     Args:
@@ -175,7 +176,7 @@ class Selection:
         With `scratch` they may be `PackedValues`: views of it, valid until it is used again.
         """
         if self._field(name).fixed:
-            raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
+            return super().values(name)  # raises
         with self._fetch_field(name):
             values = self._read_values(name, scratch)
         if self._field(name).has_lengths:
@@ -266,16 +267,10 @@ class Selection:
         for number, places in self._groups():
             reader, rows = self._shards[number], self._rows[places]
             locator = reader.locator(name) if native.library() is not None else None
-            try:
+            with self._naming_lost_shards(name):
                 known = None if locator is None else located_rows.value_sizes(locator, rows)
-            except MappedFileLost as error:
-                raise _cut_short(self._shards.path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
-
-    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
-        return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
     def _fetch_field(self, name: str, extent: Extent | None = None) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field, or an extent of it, needs is where readers read it."""
@@ -301,7 +296,10 @@ class Selection:
             yield
         except MappedFileLost as error:
             lost = list(self._lost_shards(name)) or self._numbers[:1]
-            raise _cut_short(", ".join(map(self._shards.path, lost)), name) from error
+            paths = ", ".join(map(self._shards.path, lost))
+            raise ShardCorrupt(
+                f"{paths}, field {name!r}: the file was cut short while it was open, or its storage failed"
+            ) from error
 
     def _lost_shards(self, name: str) -> Iterator[int]:
         """Read from each shard alone, and yield the numbers of those whose mapped files are lost."""
@@ -340,10 +338,6 @@ class Selection:
         for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
             if end > start:  # a part of a selection may lack a shard
                 yield number, order[start:end]
-
-
-def _cut_short(paths: str, name: str) -> ShardCorrupt:
-    return ShardCorrupt(f"{paths}, field {name!r}: the file was cut short while it was open, or its storage failed")
 
 
 def _entries(field: Field, value: Buffer) -> int:

@@ -173,12 +173,11 @@ class Concat(BaseDataset):
 
 
 @final
-class JoinedSelection:
+class JoinedSelection(SelectedSamples):
     """Samples of several datasets to read, in a fixed order: a selection of each, and its rows in that order."""
 
     def __init__(self, field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArray[np.int64]]]) -> None:
-        self._parts = parts
-        self._field, self._count = field, count
+        self._field, self._count, self._parts = field, count, parts
 
     def locate(self, names: Iterable[str]) -> None:
         fields = list(names)
@@ -253,9 +252,6 @@ class JoinedSelection:
         for part, rows in self._parts:
             sizes[rows] = part.sizes(name)
         return sizes
-
-    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
 
 def _joined(field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArray[np.int64]]]) -> SelectedSamples:

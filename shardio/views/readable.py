@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +52,8 @@ class Location:
 
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
+
+    _field: Callable[[str], Field]
 
     def locate(self, names: Iterable[str]) -> None:
         """Find the values of some fields, once for all parts of this selection that are taken from then on.
@@ -113,6 +115,7 @@ class SelectedSamples(Protocol):
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
+        return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         """Return the size in bytes of each stored value, int64 [n]."""

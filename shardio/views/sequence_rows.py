@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -34,13 +34,13 @@ _memory = threading.local()  # of what is read before it is converted: fresh pag
 
 
 @final
-class RowSelection:
+class RowSelection(SelectedSamples):
     """Rows to read, in a fixed order.
 
     Args:
         base: the dataset that has the documents.
         choice: how these make rows.
-        fields: the fields of rows.
+        field: returns a field or hidden column of rows.
         pieces: the pieces of documents in the rows.
         count: the number of rows.
         max_value_bytes: the most bytes of one value, see `Limits`.
@@ -50,12 +50,12 @@ class RowSelection:
         self,
         base: ReadableDataset,
         choice: RowChoice,
-        fields: Mapping[str, Field],
+        field: Callable[[str], Field],
         pieces: Pieces,
         count: int,
         max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
-        self._base, self._choice, self._fields = base, choice, fields
+        self._base, self._choice, self._field = base, choice, field
         self._pieces, self._count = pieces, count
         self._selection: SelectedSamples = base.selection(pieces.documents, max_value_bytes)
 
@@ -89,15 +89,15 @@ class RowSelection:
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         of, pieces = self._choice.field, self._pieces
-        if name == length_column(f"{of}_cu_seqlens"):
-            return self._put(out, Field("scalar", "int64"), np.bincount(self._segments()[0], minlength=self._count))
-        field = self._fields[name]
+        array, sizes = check_out(out, self._count, self._field(name)), pieces.sizes
         if name == of:
-            return self._entries(check_out(out, self._count, field))
+            return self._entries(array)
         if name == f"{of}_length":
-            return self._put(out, field, self._lengths())
-        array = check_out(out, self._count, field)
-        sizes = pieces.sizes
+            array[...] = self._lengths()
+            return array
+        if name == length_column(f"{of}_cu_seqlens"):
+            array[...] = np.bincount(self._segments()[0], minlength=self._count)
+            return array
         if name == f"{of}_position":
             first = np.repeat(np.cumsum(sizes) - sizes, sizes)
             return self._fill(array, np.arange(len(first)) - first, 0)
@@ -106,12 +106,7 @@ class RowSelection:
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read rows, and return a block of each."""
-        return blocks.cut(self.column(name), check_blocks(blocks, out, self._count, self._fields[name]))
-
-    def _put(self, out: NDArray[Any] | None, field: Field, values: NDArray[np.int64]) -> NDArray[Any]:
-        array = check_out(out, self._count, field)
-        array[...] = values
-        return array
+        return blocks.cut(self.column(name), check_blocks(blocks, out, self._count, self._field(name)))
 
     def _lengths(self) -> NDArray[np.int64]:
         return self._pieces.lengths(self._count)
@@ -177,7 +172,9 @@ class RowSelection:
         out: NDArray[Any] | None = None,
         scratch: Scratch | None = None,
     ) -> NDArray[Any]:
-        field = self._segment_field(name)
+        field = self._field(name)
+        if not field.ragged:
+            return super().parts(name, begins, ends)  # raises
         rows, sizes = self._segments()
         firsts = np.searchsorted(rows, np.arange(self._count)) + begins
         counts = ends - begins
@@ -186,23 +183,15 @@ class RowSelection:
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        field = self._segment_field(name)
+        field = self._field(name)
+        if not field.ragged:
+            return super().values(name)  # raises
         rows, sizes = self._segments()
         ends = np.cumsum(np.bincount(rows, minlength=self._count))
         return [part.tobytes() for part in np.split(sizes.astype(field.row_dtype), ends[:-1])][: self._count]
 
-    def _segment_field(self, name: str) -> Field:
-        field = self._fields[name]
-        if not field.ragged:
-            raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
-        return field
-
-    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        return self.values(name) if self._fields[name].ragged else self.column(name, out)
-
     def sizes(self, name: str) -> NDArray[np.int64]:
-        field = self._fields[name]
-        if field.ragged:
+        if (field := self._field(name)).ragged:
             return np.bincount(self._segments()[0], minlength=self._count) * field.entry_bytes
         return np.full(self._count, field.row_bytes, np.int64)
 
@@ -288,7 +277,7 @@ class DocumentRows(Grouped[RowLayout]):
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate the pieces of documents in rows, as `Dataset.selection` does."""
         pieces = self._decided().pieces(self._checked(indices))
-        return RowSelection(self.base, self.choice, self._fields, pieces, len(indices), max_value_bytes)
+        return RowSelection(self.base, self.choice, self.field, pieces, len(indices), max_value_bytes)
 
     def read_ahead(self, run: range, fields: Iterable[str]) -> None:
         """Ask storage for the documents of cut rows ahead. Those of packed ones lie apart: asking takes longer."""

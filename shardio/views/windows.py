@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, final
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Several, each_extent
 from ..containers.out_arrays import check_blocks, check_out
-from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
 from ..format.limits import MAX_VALUE_BYTES
@@ -56,15 +55,19 @@ class WindowSelection(SelectedSamples):
 
     Args:
         base: the dataset that has the rows.
-        fields: the fields of windows.
+        field: returns a field or hidden column of windows.
         rows: the rows of each window, int64 [n, length].
         max_value_bytes: the most bytes of one value, see `Limits`.
     """
 
     def __init__(
-        self, base: ReadableDataset, fields: Mapping[str, Field], rows: Indices, max_value_bytes: int = MAX_VALUE_BYTES
+        self,
+        base: ReadableDataset,
+        field: Callable[[str], Field],
+        rows: Indices,
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
-        self._base, self._fields, self._rows, self._most = base, fields, rows, max_value_bytes
+        self._base, self._field, self._rows, self._most = base, field, rows, max_value_bytes
         distinct, places = np.unique(rows, return_inverse=True)
         self._overlap = len(distinct) < rows.size
         self._places = places.reshape(-1)
@@ -80,7 +83,7 @@ class WindowSelection(SelectedSamples):
 
     def __getitem__(self, part: slice) -> WindowSelection:
         if self._overlap:
-            return WindowSelection(self._base, self._fields, self._rows[part], self._most)
+            return WindowSelection(self._base, self._field, self._rows[part], self._most)
         found, length = copy.copy(self), self._rows.shape[1]
         start, stop, _ = part.indices(len(self._rows))
         found._rows, found._selection = self._rows[part], self._selection[start * length : stop * length]
@@ -96,8 +99,8 @@ class WindowSelection(SelectedSamples):
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field as an array [n, length, *shape]; or the hidden column that says which windows have all of it."""
-        field = self._fields.get(name)
-        if field is None:
+        field = self._field(name)
+        if not field.window:
             there = self._selection.column(name)
             there = there[self._places] if self._overlap else there
             return np.all(there.reshape(self._rows.shape), axis=1, out=out)
@@ -113,7 +116,7 @@ class WindowSelection(SelectedSamples):
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a block of each window, which may be one of its rows, too, if it has as many axes as a window."""
-        field = self._fields[name]
+        field = self._field(name)
         array = check_blocks(blocks, out, len(self._rows), field)
         rows, axes = self._rows, len(field.row_shape) - 1
         first, size = np.zeros(len(rows), np.int64), rows.shape[1]
@@ -133,11 +136,8 @@ class WindowSelection(SelectedSamples):
             array[~self.column(present_column(name))] = 0
         return array
 
-    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        return self.column(name, out)
-
     def sizes(self, name: str) -> NDArray[np.int64]:
-        return np.full(len(self._rows), self._fields[name].row_bytes, np.int64)
+        return np.full(len(self._rows), self._field(name).row_bytes, np.int64)
 
     def _of_rows(self, blocks: Mapping[str, Extent]) -> tuple[SelectedSamples, dict[str, Extent]]:
         """Return a selection of rows and the blocks of each: rows come repeatedly where windows share them.
@@ -146,7 +146,7 @@ class WindowSelection(SelectedSamples):
         """
         own: dict[str, Extent] = {}
         for name, each in blocks.items():
-            axes = len(self._fields[name].row_shape) - 1
+            axes = len(self._field(name).row_shape) - 1
             of_rows = [self._blocks_of_rows(one, axes) for one in each_extent(each) if isinstance(one, Blocks) and axes]
             if of_rows:
                 own[name] = Several(tuple(of_rows)) if isinstance(each, Several) else of_rows[0]
@@ -223,7 +223,7 @@ class WindowRows(Grouped[IndexMap]):
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate windows, as `Dataset.selection` does; rows that several of them hold are read once."""
-        return WindowSelection(self.base, self._fields, self._rows(self._checked(indices)), max_value_bytes)
+        return WindowSelection(self.base, self.field, self._rows(self._checked(indices)), max_value_bytes)
 
     def warn_of_small_cache(self, window: int) -> None:
         rows = min(window, len(self)) * min(self.choice.stride, self.choice.length)
