@@ -12,7 +12,7 @@ from typing import Any, final
 from unittest import mock
 
 from shardio import native
-from shardio.native import chunks, rows
+from shardio.native import rows
 
 FOLDER = Path(native.__file__).parent
 
@@ -69,7 +69,7 @@ class _CountedFunction:
 @contextmanager
 def in_place(library: Any) -> Iterator[None]:
     """Have Loaders that are made in this `with` block call `library` as the compiled part."""
-    remembered = native.library, rows._function, chunks._function
+    remembered = native.library, rows.function
     try:
         with mock.patch.object(native, "load", return_value=library):
             for function in remembered:

@@ -3,13 +3,12 @@
 import ctypes
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import library
+from .rows import function
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
@@ -81,15 +80,10 @@ def table(steps: Sequence[Step]) -> NDArray[np.int64]:
     ).reshape(len(steps), 2 + _MOST_CALLS)
 
 
-@cache
-def _function() -> Any:
-    function = getattr(library(), "shardio_chunks")  # noqa: B009  # an attribute of the library's own would be typed
-    function.argtypes = (
-        *(_LONG, _POINTER, ctypes.POINTER(ctypes.c_char_p), _INT, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER),
-        *(_LONG, _POINTER, _LONG, _INT, _POINTER, _POINTER, _POINTER),
-    )
-    function.restype = None
-    return function
+_ARGUMENTS = (
+    *(_LONG, _POINTER, ctypes.POINTER(ctypes.c_char_p), _INT, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER),
+    *(_LONG, _POINTER, _LONG, _INT, _POINTER, _POINTER, _POINTER),
+)
 
 
 def fill(
@@ -124,7 +118,7 @@ def fill(
     listed = None if names is None else (ctypes.c_char_p * len(names))(*names)
     places = chunks, steps, *scratch, cut.strides, cut.parts, out, failed
     table, undone, first, second, along, cuts, target, told = (array.ctypes.data for array in places)
-    _function()(
+    function("shardio_chunks", *_ARGUMENTS)(
         *(len(chunks), table, listed, folder, len(steps), undone, *bytes_, first, second),
         *(cut.strides.shape[1], along, cut.item, cut.swapped, cuts, target, told),
     )

@@ -22,10 +22,11 @@ _ONE_STEP = np.zeros(1, np.int64)
 
 
 @cache
-def _function(name: str, *arguments: Any, result: Any = None) -> Any:
-    function = getattr(library(), name)
-    function.argtypes, function.restype = arguments, result
-    return function
+def function(name: str, *arguments: Any, result: Any = None) -> Any:
+    """Return a compiled function by its name, with the types of its arguments and of its result."""
+    found = getattr(library(), name)
+    found.argtypes, found.restype = arguments, result
+    return found
 
 
 class MappedFileLost(Exception):
@@ -48,7 +49,7 @@ def gather(addresses: NDArray[np.int64], size: int, out: NDArray[Any]) -> None:
 
     Raises MappedFileLost if a mapped file is lost.
     """
-    call = _function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER, result=_LONG)
+    call = function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER, result=_LONG)
     _all(call(len(addresses), addresses.ctypes.data, size, out.ctypes.data), len(addresses))
 
 
@@ -72,7 +73,7 @@ def copy_large_rows(
 
     Returns False if a row cannot be copied in this way. Raises MappedFileLost if a mapped file is lost.
     """
-    call = _function("shardio_copy", _LONG, *[_POINTER] * 4, _LONG, _POINTER, result=_LONG)
+    call = function("shardio_copy", _LONG, *[_POINTER] * 4, _LONG, _POINTER, result=_LONG)
     columns = (column.ctypes.data for column in (addresses, seen, files, ends))
     return _all(call(len(addresses), *columns, size, out.ctypes.data), len(addresses))
 
@@ -104,7 +105,7 @@ def read(
 
     Returns False if any read fails. Raises MappedFileLost if a mapped file is lost.
     """
-    call = _function("shardio_read", _LONG, _LONG, *[_POINTER] * 10, result=_LONG)
+    call = function("shardio_read", _LONG, _LONG, *[_POINTER] * 10, result=_LONG)
     steps = _ONE_STEP if steps is None else steps
     columns = (column.ctypes.data for column in (steps, file_of, files, maps, most, seen, offsets, sizes, places, out))
     return _all(call(len(file_of), len(steps), *columns), len(file_of))
@@ -122,7 +123,7 @@ def read_ahead(
 
     Groups that `seen` knows are not asked for again; 0 instead of an address means that all are.
     """
-    call = _function("shardio_read_ahead", _LONG, _LONG, *[_POINTER] * 6, result=_LONG)
+    call = function("shardio_read_ahead", _LONG, _LONG, *[_POINTER] * 6, result=_LONG)
     steps = _ONE_STEP if steps is None else steps
     call(len(file_of), len(steps), *(column.ctypes.data for column in (steps, file_of, files, seen, offsets, sizes)))
 
@@ -140,14 +141,14 @@ def find_lmdb_values(
 
     Returns False if a key is missing or a file is damaged. Raises MappedFileLost if a mapped file is lost.
     """
-    call = _function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
+    call = function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
     columns = maps.ctypes.data, sizes.ctypes.data, keys.ctypes.data
     return _all(call(len(keys), *columns, keys.shape[1], places.ctypes.data), len(keys))
 
 
 def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:
     """Replace each position by the number that `Permutation` has there, in place."""
-    call = _function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)
+    call = function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)
     call(len(numbers), numbers.ctypes.data, n, *widths, len(keys), keys.ctypes.data)
 
 
@@ -161,7 +162,7 @@ def set_bits(numbers: NDArray[np.int64], bits: int, counts: NDArray[np.int64]) -
 
     Raises MappedFileLost if a mapped file is lost, or its bits are no longer those that were counted.
     """
-    call = _function("shardio_set_bits", _LONG, _POINTER, _POINTER, _POINTER, _LONG, result=_LONG)
+    call = function("shardio_set_bits", _LONG, _POINTER, _POINTER, _POINTER, _LONG, result=_LONG)
     if not _all(call(len(numbers), numbers.ctypes.data, bits, counts.ctypes.data, len(counts) - 1), len(numbers)):
         raise MappedFileLost
 
@@ -177,7 +178,7 @@ def unshuffle(width: int, apart: int, joined: int, size: int) -> bool:
 
     Returns False, and does nothing, for a width other than 2, 4 and 8.
     """
-    call = _function("shardio_unshuffle", _LONG, _LONG, _POINTER, _POINTER, result=_INT)
+    call = function("shardio_unshuffle", _LONG, _LONG, _POINTER, _POINTER, result=_INT)
     return int(call(width, size // width, apart, joined)) == 0
 
 
@@ -199,7 +200,7 @@ def read_files(paths: Sequence[bytes], sizes: NDArray[np.int64]) -> list[memoryv
     memory: NDArray[np.uint8] | None = getattr(_local, "memory", None)
     if memory is None or len(memory) < ends[-1]:
         memory = _local.memory = np.empty(ends[-1], np.uint8)
-    call = _function("shardio_read_files", _LONG, *[_POINTER] * 4)
+    call = function("shardio_read_files", _LONG, *[_POINTER] * 4)
     call(len(paths), (ctypes.c_char_p * len(paths))(*paths), *(a.ctypes.data for a in (rooms, memory, got)))
     data = memory.data
     return [
@@ -213,4 +214,4 @@ def open_below(folder: int, name: bytes) -> int:
 
     Returns its descriptor; a negative number if it cannot be opened, or the system cannot do this in one call.
     """
-    return int(_function("shardio_open_below", _INT, ctypes.c_char_p, result=_INT)(folder, name))
+    return int(function("shardio_open_below", _INT, ctypes.c_char_p, result=_INT)(folder, name))
