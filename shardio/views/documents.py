@@ -1,7 +1,7 @@
 """Documents end to end: the lengths of a ragged field's values, and the pieces of these that make rows."""
 
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,7 @@ from .columns import value_lengths
 from .readable import ReadableDataset
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class Pieces(NamedTuple):
     """Pieces of documents, row by row: entries `begins[i]` to `ends[i]`, not included, are in row `rows[i]`.
 
     Attributes:
@@ -95,9 +93,8 @@ class Ring:
         starts = self.starts[documents] + begun * total
         begins = np.maximum(numbers[rows] - starts, 0)
         ends = np.minimum(last[rows] + 1 - starts, self.starts[documents + 1] - self.starts[documents])
-        if (there := ends > begins).all():
-            return Pieces(documents, begins, ends, rows)
-        return Pieces(documents[there], begins[there], ends[there], rows[there])
+        pieces = Pieces(documents, begins, ends, rows)
+        return pieces if (there := ends > begins).all() else Pieces(*(column[there] for column in pieces))
 
 
 def ring(base: ReadableDataset, name: str, length: int) -> Ring:

@@ -285,7 +285,7 @@ class Condition:
                 present = rows.present.get(_name(left), np.ones(rows.count, np.bool_))
                 return present ^ isinstance(op, ast.Is)
             case ast.Call(func=ast.Attribute(value=field)) if prefixes := _prefixes(node):
-                return self._texts_of(field, rows).start_with_one_of(map(str.encode, prefixes))
+                return self._texts_of(field, rows).begin_with_one_of(prefixes)
             case ast.Name() | ast.Attribute():
                 column = rows.values[_name(node)]
                 if isinstance(column, TextColumn):
@@ -329,7 +329,7 @@ class Condition:
             left, right = right, left
         members: Sequence[ast.expr] = right.elts if isinstance(op, _MEMBERSHIP) else [right]  # type: ignore[attr-defined]
         if self._is_text(left) and len(texts := _texts(members)) == len(members):
-            return self._texts_of(left, rows).equal_one_of(map(str.encode, texts)) ^ negated
+            return self._texts_of(left, rows).begin_with_one_of(texts, whole=True) ^ negated
         value, numbers = self._value(left, rows), list[Term]()
         for member in members:
             text = _text(member)

@@ -96,8 +96,7 @@ class PackedTable:
         rows = np.flatnonzero(filled)
         full = self._full_rows(numbers[rows], rows)
         order = np.argsort(np.concatenate((full.rows, packed.rows)), kind="stable")
-        joined = (np.concatenate(pair)[order] for pair in zip(_columns(full), _columns(packed), strict=True))
-        return Pieces(*joined)
+        return Pieces(*(np.concatenate(pair)[order] for pair in zip(full, packed, strict=True)))
 
     def _full_rows(self, numbers: Indices, rows: NDArray[np.int64]) -> Pieces:
         which = self.begun.before(numbers + 1) - 1
@@ -128,23 +127,19 @@ class PackedTable:
         return rows
 
 
-def _columns(pieces: Pieces) -> tuple[NDArray[np.int64], ...]:
-    return pieces.documents, pieces.begins, pieces.ends, pieces.rows
-
-
 def made(base: ReadableDataset, name: str, length: int) -> PackedTable:
     """Make the table of a dataset: its documents are the values of a ragged field."""
     lengths = np.concatenate([np.empty(0, np.int64), *value_lengths(base, name)])
     full_rows = lengths // length
     lengths %= length
-    packing = best_fit(lengths, length)
+    pieces, firsts = best_fit(lengths, length)
     long = full_rows > 0
     return PackedTable(
         length,
         int(full_rows.sum()),
-        packing.pieces.astype(_unsigned(len(base))),
-        lengths[packing.pieces].astype(_unsigned(length)),
-        _bits(packing.firsts[:-1], len(packing.pieces)),
+        pieces.astype(_unsigned(len(base))),
+        lengths[pieces].astype(_unsigned(length)),
+        _bits(firsts[:-1], len(pieces)),
         counted_bits([long]),
         _bits((np.cumsum(full_rows) - full_rows)[long], int(full_rows.sum())),
     )

@@ -25,26 +25,16 @@ class _Alike:
     pieces: int
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Packing:
-    """Pieces in rows.
-
-    Attributes:
-        pieces: the numbers of the pieces, row by row, those of a row from the longest to the shortest; int64 [n].
-        firsts: the place in `pieces` at which each row begins, and n; int64 [rows + 1].
-    """
-
-    pieces: Indices
-    firsts: NDArray[np.int64]
-
-
-def best_fit(sizes: NDArray[np.int64], length: int) -> Packing:
+def best_fit(sizes: NDArray[np.int64], length: int) -> tuple[Indices, NDArray[np.int64]]:
     """Pack pieces into rows. Of equally long ones, the first piece comes first.
 
     Args:
         sizes: the length of each piece, in [0, length], [n]; those of length 0 are in no row.
         length: the entries that a row has room for.
+
+    Returns:
+        The numbers of the pieces, row by row, those of a row from the longest to the shortest, int64 [n]; and the
+        offset in them at which each row begins, and n, int64 [rows + 1].
     """
     counts = np.bincount(sizes, minlength=1)
     counts[0] = 0
@@ -61,7 +51,7 @@ def best_fit(sizes: NDArray[np.int64], length: int) -> Packing:
         count = found.rows * each
         pieces[begins + np.arange(each)] = longest_first[done : done + count].reshape(-1, each)
         done += count
-    return Packing(pieces, firsts)
+    return pieces, firsts
 
 
 def _steps(counts: NDArray[np.int64], length: int) -> tuple[list[tuple[_Alike, int]], int]:

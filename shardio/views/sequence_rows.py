@@ -53,7 +53,7 @@ class RowSelection(SelectedSamples):
         field: Callable[[str], Field],
         pieces: Pieces,
         count: int,
-        max_value_bytes: int = MAX_VALUE_BYTES,
+        max_value_bytes: int,
     ) -> None:
         self._base, self._choice, self._field = base, choice, field
         self._pieces, self._count = pieces, count
@@ -64,9 +64,9 @@ class RowSelection(SelectedSamples):
 
     def __getitem__(self, part: slice) -> RowSelection:
         start, stop, _ = part.indices(self._count)
-        pieces, cut = self._pieces, slice(*np.searchsorted(self._pieces.rows, (start, stop)).tolist())
-        found, found_rows = copy.copy(self), pieces.rows[cut] - start
-        found._pieces = Pieces(pieces.documents[cut], pieces.begins[cut], pieces.ends[cut], found_rows)
+        found, cut = copy.copy(self), slice(*np.searchsorted(self._pieces.rows, (start, stop)).tolist())
+        pieces = Pieces(*(column[cut] for column in self._pieces))
+        found._pieces = pieces._replace(rows=pieces.rows - start)
         found._count, found._selection = stop - start, self._selection[cut]
         return found
 
@@ -93,7 +93,7 @@ class RowSelection(SelectedSamples):
         if name == of:
             return self._entries(array)
         if name == f"{of}_length":
-            array[...] = self._lengths()
+            array[...] = pieces.lengths(self._count)
             return array
         if name == length_column(f"{of}_cu_seqlens"):
             array[...] = np.bincount(self._segments()[0], minlength=self._count)
@@ -108,12 +108,9 @@ class RowSelection(SelectedSamples):
         """Read rows, and return a block of each."""
         return blocks.cut(self.column(name), check_blocks(blocks, out, self._count, self._field(name)))
 
-    def _lengths(self) -> NDArray[np.int64]:
-        return self._pieces.lengths(self._count)
-
     def _fill(self, array: NDArray[Any], values: NDArray[Any], padding: float) -> NDArray[Any]:
         """Put values, row by row, where documents are, and padding behind them."""
-        lengths, length, first, done = self._lengths(), array.shape[1], 0, 0
+        lengths, length, first, done = self._pieces.lengths(self._count), array.shape[1], 0, 0
         # The full rows between two that aren't are copied in one go.
         for row in (*np.flatnonzero(lengths < length).tolist(), len(array)):
             start = done + (row - first) * length
@@ -157,7 +154,7 @@ class RowSelection(SelectedSamples):
     def _segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row and the size of each segment, row by row: pieces of documents, and last the padding."""
         rows, sizes = self._pieces.rows, self._pieces.sizes
-        padding = self._choice.length - self._lengths()
+        padding = self._choice.length - self._pieces.lengths(self._count)
         padded = np.flatnonzero(padding)
         if not len(padded):
             return rows, sizes
@@ -250,14 +247,8 @@ class DocumentRows(Grouped[RowLayout]):
         padding = " an epoch" if self.orders_itself else f", {self.padding:.2%} padding"
         return f"<SequenceRows {self._told()}: {len(self)}{padding} of {self.base!r}>"
 
-    @property
-    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns that identify a row in a batch: only its `index`."""
-        return {"index": ()}
-
-    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """Return the columns of `id_columns` for some rows, int64 [n] each."""
-        return {"index": indices}
+    # A row may have documents of several sources, so only its `index` identifies it.
+    id_columns, sample_ids = ReadableDataset.id_columns, ReadableDataset.sample_ids
 
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         """Return the number, in the dataset at the bottom, of each entry's document: int64 [n, length], -1 in padding.

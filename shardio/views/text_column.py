@@ -42,18 +42,12 @@ class TextColumn:
         """Return the texts of some samples."""
         return TextColumn(self._data, self._starts[mask], self._sizes[mask])
 
-    def equal_one_of(self, texts: Iterable[bytes]) -> NDArray[np.bool_]:
-        """Return which texts are one of these, bool [n]."""
+    def begin_with_one_of(self, prefixes: Iterable[str], *, whole: bool = False) -> NDArray[np.bool_]:
+        """Return which texts begin with one of these, or with `whole` are one of these, bool [n]."""
         found = np.zeros(len(self._sizes), np.bool_)
-        for text in texts:
-            found[self._begins(np.flatnonzero(self._sizes == len(text)), text)] = True
-        return found
-
-    def start_with_one_of(self, prefixes: Iterable[bytes]) -> NDArray[np.bool_]:
-        """Return which texts begin with one of these, bool [n]."""
-        found = np.zeros(len(self._sizes), np.bool_)
-        for prefix in prefixes:
-            found[self._begins(np.flatnonzero(self._sizes >= len(prefix)), prefix)] = True
+        for prefix in map(str.encode, prefixes):
+            long_enough = self._sizes == len(prefix) if whole else self._sizes >= len(prefix)
+            found[self._begins(np.flatnonzero(long_enough), prefix)] = True
         return found
 
     def contain(self, part: bytes) -> NDArray[np.bool_]:

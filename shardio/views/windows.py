@@ -61,11 +61,7 @@ class WindowSelection(SelectedSamples):
     """
 
     def __init__(
-        self,
-        base: ReadableDataset,
-        field: Callable[[str], Field],
-        rows: Indices,
-        max_value_bytes: int = MAX_VALUE_BYTES,
+        self, base: ReadableDataset, field: Callable[[str], Field], rows: Indices, max_value_bytes: int
     ) -> None:
         self._base, self._field, self._rows, self._most = base, field, rows, max_value_bytes
         distinct, places = np.unique(rows, return_inverse=True)
