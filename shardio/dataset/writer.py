@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -24,31 +25,23 @@ from ..system.units import parse_size
 DEFAULT_SHARD_SIZE = "64MB"
 
 
+@dataclass(eq=False, repr=False)
 class DatasetWriter:
     """Writes samples, one after the other, into shards that roll by size. `create` returns it for a `with` block.
 
     Leaving the `with` block normally completes the dataset; leaving it by an exception writes no manifest.
     """
 
-    def __init__(
-        self,
-        place: Writing,
-        container: str,
-        *,
-        fields: Mapping[str, Field] | None,
-        shard_size: int,
-        metadata: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> None:
-        self._place = place
-        self._container = container
-        self._fields = fields
-        self._shard_size = shard_size
-        self._metadata = dict(metadata)
-        self._options = dict(options)
-        self._builder: ShardWriter | None = None
-        self._written: list[WrittenShard] = []
-        self._closed = self._failed = False
+    _place: Writing
+    _container: str
+    _fields: Mapping[str, Field] | None
+    _shard_size: int
+    _metadata: Mapping[str, Any]
+    _options: Mapping[str, Any]
+    _builder: ShardWriter | None = None
+    _written: list[WrittenShard] = field(default_factory=list)
+    _closed: bool = False
+    _failed: bool = False
 
     def append(self, sample: Sample) -> None:
         """Append one sample: a mapping of field names to values.
@@ -156,14 +149,8 @@ def create(
     checked = None if fields is None else as_fields(fields)
     on_disk(container)
     manifest.check_metadata(metadata or {})
-    return DatasetWriter(
-        open_output(path, store_options).create(overwrite=overwrite),
-        container,
-        fields=checked,
-        shard_size=size,
-        metadata=metadata or {},
-        options=options,
-    )
+    place = open_output(path, store_options).create(overwrite=overwrite)
+    return DatasetWriter(place, container, checked, size, dict(metadata or {}), options)
 
 
 def on_disk(container: str) -> None:
