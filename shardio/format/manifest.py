@@ -109,7 +109,7 @@ class Manifest:
                 "checksums": list(shards.checksums),
             }
         else:
-            columns = {"count": len(shards), "checksum": _checksum(table)}
+            columns = {"count": len(shards), "checksum": xxhash.xxh3_128_hexdigest(table)}
             columns |= {} if table_name == TABLE_NAME else {"file": table_name}
         earlier = [{"digest": digest, "samples": samples} for digest, samples in self.grew_from.items()]
         value = {
@@ -277,10 +277,6 @@ def _check_growth(samples: list[int]) -> None:
         raise ManifestError(f"grew_from: datasets grow, but their numbers of samples are {samples}")
 
 
-def _checksum(data: Any) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
-
-
 def load(path: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a dataset.
 
@@ -331,8 +327,10 @@ def in_store(manifest: Manifest) -> tuple[bytes, tuple[str, bytes] | None]:
     """
     if len(manifest.shards) <= MOST_INLINE:
         return manifest.to_json(), None
-    table = _table(manifest)
-    name = TABLE_NAME.replace(".npy", f"-{_checksum(table)}.npy")
+    stream = io.BytesIO()
+    np.save(stream, manifest.shards.to_array(), allow_pickle=False)
+    table = stream.getvalue()
+    name = TABLE_NAME.replace(".npy", f"-{xxhash.xxh3_128_hexdigest(table)}.npy")
     return manifest.to_json(table, name), (name, table)
 
 
@@ -348,9 +346,3 @@ def save(manifest: Manifest, directory: Directory) -> None:
     if table is not None:
         directory.write(*table)
     directory.write(FILE_NAME, content)
-
-
-def _table(manifest: Manifest) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, manifest.shards.to_array(), allow_pickle=False)
-    return stream.getvalue()
