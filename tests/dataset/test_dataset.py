@@ -216,11 +216,12 @@ def column(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda m: m | {"shards": m["shards"] | {"samples": [-1]}}, "must have the same length"),
         (lambda m: {"format": "shardio", "version": 1, "requires": []}, "missing required field"),
         (
-            lambda m: m | {"requires": ["boxes", "video"]},
+            lambda m: m | {"requires": ["video", "boxes", "video"]},
             "needs 'boxes', 'video', which this version of shardio doesn't",
         ),
         (lambda m: m | {"requires": ["boxes"], "fields": 3, "shards": 4}, "needs 'boxes', which"),  # a later form
         (lambda m: m | {"requires": "boxes"}, "requires must be a list of strings, got 'boxes'"),
+        (lambda m: m | {"requires": [{}] * 10**5}, "requires must be a list of strings, got .{100}$"),
         (lambda m: {name: m[name] for name in m if name != "requires"}, "requires must be a list of strings, got None"),
         (lambda m: [], "Expected `object`"),
         (shape([2**62]), r"a value must have at most 2\^40 bytes, got \[4611686018427387904\] of float32"),

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,45 +17,9 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.errors import BadSample, ConfigError, StateMismatch, StateWarning
-from shardio.order.mixed_plan import MOST_TURNS, MixedPlan, Source, whole_weights
-from shardio.order.permutation import derive
-from shardio.order.plan import Plan
+from shardio.order.mixed_plan import MOST_TURNS, MixedPlan, whole_weights
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
-
-
-def mixed_plan(n: int, sizes: Sequence[int], weights: Sequence[int], seed: int, *shuffling: Any) -> MixedPlan:
-    """The order of epoch 0 of a mixture of datasets."""
-    plans = [Plan(size, derive(seed, number), 0, *shuffling) for number, size in enumerate(sizes)]
-    return MixedPlan(n, tuple(Source(plan, plan.n) for plan in plans), ((0, tuple(weights)),), seed, 0, *shuffling[:1])
-
-
-@given(
-    sizes=SIZES,
-    weights=st.lists(st.integers(1, 9), min_size=4, max_size=4),
-    n=st.integers(1, 100),
-    seed=st.integers(0, 2**40),
-    shuffle=st.sampled_from(["global", "block", None]),
-)
-@settings(max_examples=60, deadline=None)
-def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: int, seed: int, shuffle: Any) -> None:
-    """Each window holds every source exactly by its weight, and each source's samples come in whole epochs."""
-    weights = weights[: len(sizes)]
-    plans = [mixed_plan(n, sizes, weights, seed, shuffle, 4, 3).at_epoch(epoch) for epoch in range(4)]
-    drawn = [plan.lookup(np.arange(n)) for plan in plans]
-    indices, draws = (np.concatenate(column) for column in zip(*drawn, strict=True))
-    starts = np.cumsum([0, *sizes])
-    sources = np.searchsorted(starts, indices, "right") - 1
-    length = sum(weights)
-    for first in range(0, len(sources) - length + 1, length):
-        assert np.bincount(sources[first : first + length], minlength=len(sizes)).tolist() == weights
-    for source, size in enumerate(sizes):
-        own = indices[sources == source] - starts[source]
-        for epoch in range(len(own) // size):
-            assert sorted(own[epoch * size : (epoch + 1) * size]) == list(range(size))
-    assert len(np.unique(draws)) == len(draws)  # a repeated sample gets another crop
-    some = np.random.default_rng(0).integers(0, n, 20)  # single positions, in any order
-    assert plans[2].lookup(some)[0].tolist() == drawn[2][0][some].tolist()
 
 
 @given(

@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_view import DATA, stacks
 
 import shardio
 from shardio.conversion.api import convert
@@ -33,37 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("views")
     written(path / "data" / "train")
     return path
-
-
-ENDS: dict[str, Callable[[Any], Any]] = {
-    "weighted": lambda view: view.weighted(np.arange(1, len(view) + 1) / 7, 12),
-    "by field": lambda view: view.weighted("label", replacement=True),
-    "balanced": lambda view: view.balanced("label"),
-    "split": lambda view: view.split({"a": 0.5, "b": 0.5}, by="label", seed=3)["b"],
-    "concat": lambda view: shardio.concat({"a": view, "b/c": DATA[::2]}),
-    "stages": lambda view: shardio.mix({"a": view, "b": DATA}, [(0, {"a": 1, "b": 0}), (90, {"a": 2, "b": 1})]),
-    "mix": lambda view: shardio.mix({"a": view, "b": shardio.concat({"c": view, "d": DATA})}, {"a": 1, "b": 2.5}),
-}
-
-
-@settings(max_examples=60)
-@given(stacks(), st.sampled_from([None, *ENDS]))
-def test_what_was_saved_is_opened(folder: Path, stack: Any, end: str | None) -> None:
-    """A stack of views has the same digest and samples when it is opened, in the same order."""
-    view, _ = stack
-    if view is DATA:
-        view = DATA[:]
-    windows = any(field.window for field in view.fields.values())  # of which no label is one number
-    labels = view.read(range(len(view)), ["label"])["label"]
-    if end is not None and not windows and len(np.unique(labels)) >= 2 and len(view) >= 6:
-        view = ENDS[end](view)
-    view.save(folder / "kept.json")
-    opened = shardio.open(folder / "kept.json", of=DATA)
-    assert (opened.digest, len(opened), type(opened)) == (view.digest, len(view), type(view))
-    if len(view):
-        numbers = view.plan(5, "global", 1, 1).lookup(np.arange(len(view)))[0]
-        assert (opened.plan(5, "global", 1, 1).lookup(np.arange(len(view)))[0] == numbers).all()
-        assert opened.read(numbers, ["n"])["n"].tolist() == view.read(numbers, ["n"])["n"].tolist()
 
 
 def test_a_folder_moves_with_its_data(folder: Path, tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
-"""Splits: shares by class, groups that stay whole, and the same parts anywhere."""
+"""Splits: shares by class, groups that stay whole, and recorded parts."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _datasets import packed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,21 +47,6 @@ def test_small_classes_and_groups_add_up() -> None:
     shares = {"train": 0.95, "val": 0.05}
     assert len(split_by(1000, shares, 0, np.repeat(np.arange(100), 10), None)["val"]) == 50
     assert len(split_by(3000, shares, 0, classes, np.arange(3000) // 10)["val"]) == 150
-
-
-def test_a_split_is_the_same_in_any_container(tmp_path: Path) -> None:
-    """The parts depend on the samples and the seed alone, not on containers or on how many shards there are."""
-    rows = [{"label": n % 3, "patient": f"p{n // 4}", "n": n} for n in range(60)]
-
-    def parts(data: shardio.Dataset, seed: int = 0) -> dict[str, list[int]]:
-        split = data.split({"train": 0.8, "val": 0.2}, by="label", group="patient", seed=seed)
-        return {name: part.read(range(len(part)), ["n"])["n"].tolist() for name, part in split.items()}
-
-    expected = parts(shardio.from_samples(rows, shard_samples=7))
-    for container in ("tar", "hdf5", "lmdb"):
-        assert parts(packed(tmp_path / container, rows, container=container, shard_size=2000)) == expected
-    assert parts(shardio.from_samples(rows), seed=1) != expected
-    assert {n // 4 for n in expected["train"]}.isdisjoint(n // 4 for n in expected["val"])
 
 
 def test_shares_that_groups_cannot_keep_are_told() -> None:

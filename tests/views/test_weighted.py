@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from _jobs import exact_over_ranks
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import shardio
@@ -96,18 +95,6 @@ def test_every_position_is_as_likely() -> None:
     chi_square = ((found - expected) ** 2 / expected).sum()
     freedom = 10 * 9
     assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
-
-
-@settings(max_examples=25)
-@given(weights_of, st.integers(1, 60), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
-def test_ranks_and_resume_are_exact(
-    weights: list[float], samples: int, size: int, batch: int, replacement: bool, data: Any
-) -> None:
-    """The ranks together deliver the epoch's draws, and another world resumes with the rest of them."""
-    assume(sum(weights) > 0)
-    view = data_of([0] * len(weights)).weighted(weights, samples, replacement=replacement)
-
-    assert sorted(exact_over_ranks(view, size, batch, data)) == sorted(epoch_of(view, 0))
 
 
 @pytest.mark.parametrize("replacement", [False, True])

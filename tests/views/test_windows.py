@@ -277,18 +277,6 @@ def test_damage_is_told_with_window_and_row(tmp_path: Path) -> None:
     assert sorted(one.location.row for one in loader.quarantine()) == [5, 6, 7]
 
 
-def test_windows_of_what_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows that lie in the old rows come first in those of a larger dataset, under the digest that they had."""
-    rows = [{"n": n, "g": n // 8} for n in range(40)]
-    small, large = shardio.from_samples(rows[:21]), shardio.from_samples(rows)
-    earlier = property(lambda self: {small.digest: len(small)} if self.digest == large.digest else {})
-    monkeypatch.setattr(Dataset, "earlier", earlier)
-    for options in ({"within": "g"}, {"within": "dataset", "stride": 2}, {"within": "g", "contiguous": "n"}):
-        before, after = small.windows(3, **options), large.windows(3, **options)
-        assert after.earlier == {before.digest: len(before)}
-        assert after.origin(range(len(before))).tolist() == before.origin(range(len(before))).tolist()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
