@@ -1,4 +1,4 @@
-"""Names of classes: datasets that number them differently are refused, or their labels are renumbered by name.
+"""Names of classes: where datasets number them differently, raise an error, or renumber labels by name.
 
 A manifest's metadata names the classes of the field `label` as `classes`, and those of other fields as `classes.FIELD`,
 or as `coarse_classes` for a field `coarse_label`. Without a field `label`, `classes` names those of the only field that
@@ -44,26 +44,6 @@ def alike(datasets: Mapping[str, D], fields: Mapping[str, Field], classes: Class
     Args:
         datasets: the datasets, by their names in messages.
         fields: the fields that matter, which all datasets have.
-        classes: None raises ConfigError where classes differ; see `_numbered_alike`, also for what it raises.
-    """
-    numbered = _numbered_alike({name: dataset.metadata for name, dataset in datasets.items()}, fields, classes)
-    return [
-        dataset.renumbered(labels, metadata) if labels else dataset
-        for dataset, (metadata, labels) in zip(datasets.values(), numbered, strict=True)
-    ]
-
-
-def _numbered_alike(
-    metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field], classes: Classes | None
-) -> list[tuple[Mapping[str, Any], dict[str, NDArray[np.int64]]]]:
-    """Return how datasets get numbers that mean the same class in all of them.
-
-    For each dataset these are its metadata, with new names where labels are renumbered, and by field the numbers by
-    which `renumber` changes labels as they are read.
-
-    Args:
-        metadata: the datasets' metadata, by their names in messages.
-        fields: the fields that matter, which all datasets have.
         classes: `"union"` numbers classes by name: the first dataset's keep their numbers, and others follow in the
             order of the datasets. `"ignore"` leaves labels and names as they are. None raises ConfigError where names
             differ, with the first that does.
@@ -71,22 +51,22 @@ def _numbered_alike(
     Raises ConfigError for another word, and with `"union"` for a dataset that does not name its classes or gives two of
     them one name, and for labels that cannot hold the new numbers.
     """
+    metadata = {name: dataset.metadata for name, dataset in datasets.items()}
     if classes is not None and classes not in get_args(Classes):
         raise ConfigError("{classes} must be 'union' or 'ignore', got {!r}", classes)
     if classes is None and (words := difference(metadata, fields)):
         raise ConfigError(
             "{}; {classes:union} numbers classes by name, {classes:ignore} takes labels as they are", words
         )
-    numbered = [(own, dict[str, NDArray[np.int64]]()) for own in metadata.values()]
-    keys = [_keys(own, fields) for own in metadata.values()]
+    found, keys = list(datasets.values()), [_keys(own, fields) for own in metadata.values()]
     for field, lists in () if classes == "ignore" else _differing(metadata, fields):
         union = _union(field, lists, fields)
-        for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
+        for place, names in enumerate(lists.values()):
             if names != tuple(union):
-                before, renumbered = numbered[place]
-                renumbered[field] = np.array([union[name] for name in names], np.int64)
-                numbered[place] = {**before, own[field]: list(union)}, renumbered
-    return numbered
+                numbers = np.array([union[name] for name in names], np.int64)
+                renamed = {**found[place].metadata, keys[place][field]: list(union)}
+                found[place] = found[place].renumbered({field: numbers}, renamed)
+    return found
 
 
 def difference(metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field]) -> str:

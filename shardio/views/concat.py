@@ -44,6 +44,7 @@ class Concat(BaseDataset):
     """
 
     word = "concat"
+    _told_weights: Any = None
 
     def __init__(self, datasets: Mapping[str, ReadableDataset], classes: Classes | None = None) -> None:
         if not datasets:
@@ -104,10 +105,10 @@ class Concat(BaseDataset):
     @property
     def digest(self) -> str:
         """A hash of the sources' names and digests, which count renumbered classes in."""
-        return self._digest([dataset.digest for dataset in self._datasets], self.numbers)
+        return self._digest([dataset.digest for dataset in self._datasets], len(self))
 
-    def _digest(self, digests: Sequence[str], numbers: int) -> str:
-        return hashed([[*zip(self.sources, digests, strict=True)], None, numbers])
+    def _digest(self, digests: Sequence[str], samples: int) -> str:
+        return hashed([[*zip(self.sources, digests, strict=True)], self._told_weights, samples])
 
     @property
     def earlier(self) -> Mapping[str, int]:
@@ -260,7 +261,7 @@ def _joined(field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArr
 
 
 def hashed(parts: Any) -> str:
-    """Return the digest of several datasets together, by JSON values that tell what they are."""
+    """Return the digest of several datasets together, by JSON values that identify them."""
     return f"mix:{xxhash.xxh3_128_hexdigest(json.dumps(parts).encode())}"
 
 

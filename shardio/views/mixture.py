@@ -38,31 +38,19 @@ class Mixture(Concat):
         classes: Classes | None = None,
     ) -> None:
         if samples is not None and (samples := whole_number(samples, "samples")) < 1:
-            raise ConfigError(f"samples must be a whole number of at least 1, got {samples!r}")
+            raise ConfigError(f"samples must be an integer of at least 1, got {samples!r}")
         stages = whole_stages(weights, [*datasets])
         self.stages = tuple((position, whole_weights(part)) for position, part in stages)
         self.weights = self.stages[0][1]
         super().__init__(datasets, classes)
         self._samples = samples or sum(map(len, self._datasets))
+        self._told_weights = [*self.stages] if len(self.stages) > 1 else self.weights
 
     def __len__(self) -> int:
         return self._samples
 
     def _drawing(self) -> str:
         return f", weights {self._told_weights}, {self._samples} samples an epoch"
-
-    @property
-    def digest(self) -> str:
-        """A hash of the sources' names and digests, the weights, and the length of an epoch."""
-        return hashed([self._digests, self._told_weights, self._samples])
-
-    @property
-    def _digests(self) -> list[list[str]]:
-        return [[name, dataset.digest] for name, dataset in self.datasets.items()]
-
-    @property
-    def _told_weights(self) -> Any:
-        return [*self.stages] if len(self.stages) > 1 else self.weights
 
     @property
     def earlier(self) -> Mapping[str, int]:
@@ -79,4 +67,5 @@ class Mixture(Concat):
             for number, dataset in enumerate(self._datasets)
         )
         stages = tuple((position, tuple(weights.values())) for position, weights in self.stages)
-        return MixedPlan(self._samples, sources, stages, seed, 0, shuffle, hashed(self._digests))
+        digests = hashed([(name, dataset.digest) for name, dataset in self.datasets.items()])
+        return MixedPlan(self._samples, sources, stages, seed, 0, shuffle, digests)
