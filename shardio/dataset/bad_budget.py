@@ -10,7 +10,7 @@ def check_max_bad(max_bad: float) -> None:
     if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad < math.inf:
         raise ConfigError("{max_bad} must be a count, or a share of at least 0 and below 1, got {!r}", max_bad)
     if max_bad >= 1 and max_bad != int(max_bad):
-        raise ConfigError("{max_bad} must be a whole number, or below 1 for a share, got {!r}", max_bad)
+        raise ConfigError("{max_bad} must be an integer, or below 1 for a share, got {!r}", max_bad)
 
 
 def allowance(max_bad: float, samples: int) -> int:

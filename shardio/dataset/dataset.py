@@ -173,7 +173,7 @@ class Dataset(BaseDataset):
         self.shards.warn_of_small_cache(min(window, len(self)))
 
     def refetch(self, index: int) -> bool:
-        """Fetch a damaged sample from the store again, if nothing else tells whether it was damaged on its way.
+        """Fetch a damaged sample from the store again, unless its bytes are known to be the store's.
 
         Returns:
             Whether the node's cache had other bytes than the store, so that reading it again is worth while.

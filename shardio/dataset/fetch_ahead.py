@@ -1,4 +1,4 @@
-"""Fetches the samples of coming steps from stores before workers read them: the plan tells which they are."""
+"""Fetches the samples of coming steps, which the plan gives, from stores before workers read them."""
 
 import time
 from collections import deque
@@ -22,7 +22,7 @@ MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
 
 Extents: TypeAlias = Callable[[SelectedSamples, NDArray[np.int64]], Mapping[str, Extent]]
-"""Returns what is read of fields that are not read whole, by field, of selected samples with their random keys."""
+"""Returns what is read of each field that is not read whole, for selected samples with their random keys."""
 
 _LOOK_SECONDS = 0.002
 _MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fewer, samples have fewer neighbours
@@ -151,7 +151,7 @@ class FetchAhead:
         return self._distinct([one.part(self._plan, first, stop - first) for one in node])
 
     def _distinct(self, parts: Sequence[PlanSlice]) -> tuple[Indices, NDArray[np.int64]]:
-        """Return each sample once, by number; or once with each random key, if that tells what is read of it."""
+        """Return each sample once, by number; or once with each random key, if keys determine what is read of it."""
         indices = np.concatenate([part.indices for part in parts])
         if self._extents is None:
             indices = np.unique(indices)

@@ -41,16 +41,16 @@ def open(
     Args:
         path: the dataset, or the file of a view.
         of: for a view: the dataset that it is of, or its path or URL; for a view of several ones, a dict of these by
-            their names as sources (`a/b` for the source `b` of the source `a`). None takes those that lie below the
-            folder of the file.
+            their names as sources (`a/b` for the source `b` of the source `a`). None takes the datasets
+            below the folder of the file.
         cache: the folder that keeps what was fetched, for all processes of this node and for later runs. None takes for
             a URL `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory, and for a path no cache: name a
             folder on a fast disk if the path is on a slow file system. Where others may write to the folder, the cache
             is `shardio-UID` in it.
         cache_size: the most bytes that the folder holds: a number, or text such as `"200GB"`. None takes half of what
             the disk has free.
-        store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. What they leave
-            open, the environment's usual variables say, see docs/remote.md.
+        store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. The
+            environment's usual variables give the rest, see docs/remote.md.
 
     Returns:
         A `Dataset`, or for a file of a view, the view.
@@ -148,14 +148,14 @@ def mix(
             the next window; each source goes on where it stood. None takes every sample of all sources once, as
             `concat` does.
         samples: samples per epoch, with `weights`; None takes as many as all sources have together.
-        classes: what labels mean where sources name different classes; None refuses such sources. `"union"` numbers
+        classes: what labels mean where sources name different classes; None raises ConfigError. `"union"` numbers
             classes by name: those of the first source keep their numbers, and classes that it lacks follow. `"ignore"`
             takes labels as they are, whatever their names.
         cache, cache_size, store_options: for sources given as paths or URLs, see `shardio.open`.
 
     Raises ConfigError for weights that do not fit the sources, no field in common, a field that sources have in
     different kinds, dtypes or shapes; for different classes, with the first that differs; and whatever `shardio.open`
-    raises. Warns (StateWarning) of a source whose share of the turns, which are whole numbers, is more than a quarter
+    raises. Warns (StateWarning) of a source whose share of the turns, which are integers, is more than a quarter
     off the one that its weight asks for.
     """
     opened = _sources(sources, cache=cache, cache_size=cache_size, store_options=store_options)

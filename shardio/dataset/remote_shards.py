@@ -69,7 +69,7 @@ class _Shard:
 
 @final
 class _Sums:
-    """The checksums of the pieces of one shard, by which they are compared before anyone sees them.
+    """The checksums of the pieces of one shard. Pieces are compared with them before anyone sees them.
 
     Their table is fetched into the cache, and held there, before any piece is compared.
 
@@ -324,7 +324,7 @@ class RemoteShards(Shards):
     def _tables(
         self, shard: _Shard, rows: Rows, extents: Mapping[str, Extent], names: Sequence[str]
     ) -> NDArray[np.int64]:
-        """Return the pieces of a shard that must be there before one can tell which hold some fields of some rows."""
+        """Return the pieces of a shard that must be there to find out which pieces hold some fields of some rows."""
         if not shard.by_spans:
             return NO_BYTES[0]
         wanted = [(name, one) for name in names for one in each_extent(extents.get(name))]
@@ -356,7 +356,7 @@ class RemoteShards(Shards):
         return self._total <= self._fetcher.cache.most * 7 // 8
 
     def _keep(self, shard: _Shard) -> Hold | None:
-        """Keep a shard, for which the cache has room with the whole dataset, if all of it is there; return its hold."""
+        """Keep a shard if all of it is there, and return its hold; the cache has room for the whole dataset."""
         if shard.kept is None or shard.kept.hold is None:
             shard.kept = self._fetcher.cache.keep_while_room(shard.file.cached)
         return None if shard.kept is None else shard.kept.hold
@@ -486,8 +486,8 @@ class RemoteShards(Shards):
 def _groups(described: manifest.Manifest, url: Url) -> list[tuple[int, str]]:
     """Return the names under which the cache keeps shards, each after the number of the first shard with another name.
 
-    A name tells which shards are in the dataset up to the last one that has it, so that what has grown has the names of
-    what it was before, and finds its pieces.
+    A name identifies the shards of the dataset up to the last one that has it, so a dataset that has grown keeps the
+    names of what it was before, and finds its pieces.
     """
     table, groups, first = described.shards, list[tuple[int, str]](), 0
     state = hashlib.blake2b(f"{url}\n{described.container}\n{described.piece_bytes}\n".encode(), digest_size=16)
@@ -503,7 +503,7 @@ def _groups(described: manifest.Manifest, url: Url) -> list[tuple[int, str]]:
 
 
 def _touched(spans: Sequence[FileSpans], size: int) -> NDArray[np.int64]:
-    """Return the pieces that spans touch in a file of `size` bytes; what is not within it reading tells."""
+    """Return the pieces that spans touch in a file of `size` bytes; reading reports spans outside of it."""
     offsets, sizes = (np.concatenate(column) for column in zip(*spans, strict=True))
     inside = within(offsets, sizes, 0, size)
     return pieces_of(offsets[inside], sizes[inside])

@@ -85,7 +85,7 @@ class Selection(SelectedSamples):
 
     @contextmanager
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
-        """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
+        """Return a `with` block that waits for some fields, and has them where the readers read them."""
         wanted = self._with_lengths(names)
         with self._shards.fetch(self._rows_by_shard(blocks), wanted):
             self._fetched = {name: blocks.get(name) for name in wanted}
@@ -273,7 +273,7 @@ class Selection(SelectedSamples):
         return sizes
 
     def _fetch_field(self, name: str, extent: Extent | None = None) -> AbstractContextManager[object]:
-        """Return a `with` block in which what reading a field, or an extent of it, needs is where readers read it."""
+        """Return a `with` block that has what reading a field, or an extent of it, needs where readers read it."""
         if not self._shards.in_store:
             return _NOTHING
         if name in self._fetched:
@@ -341,7 +341,7 @@ class Selection(SelectedSamples):
 
 
 def _entries(field: Field, value: Buffer) -> int:
-    """Return how many entries a value has; -1 if that cannot be told."""
+    """Return how many entries a value has; -1 if that is unknown."""
     try:
         return field.length_of(value)
     except ValueError:

@@ -34,8 +34,8 @@ Parts: TypeAlias = Iterable[tuple[int, Rows, Mapping[str, Extent]]]
 class Shards(Protocol):
     """The shards of a dataset by number: `LocalShards` or `RemoteShards`.
 
-    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `fetch`. What concerns
-    stores does nothing here, as where all files are local.
+    Threads share them; forked and unpickled processes open their own. Readers call `fetch` first. Methods for stores do
+    nothing here, because all files are local.
 
     Attributes:
         limit: the most shards that are open at once.
@@ -58,9 +58,9 @@ class Shards(Protocol):
         """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
 
     def fetch(self, parts: Parts, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Return a `with` block in which fields or hidden columns of some rows are in files that their readers read.
+        """Return a `with` block that has fields or hidden columns of some rows in the files that their readers read.
 
-        Of fields with extents these alone are sure to be there.
+        For fields with extents, only these are sure to be there.
         Waiting for them counts as the stage `fetch` of the clock whose stage the thread is in.
         """
         return _NOTHING
@@ -68,7 +68,7 @@ class Shards(Protocol):
     def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
         """Have fields of some rows fetched without waiting, and return what keeps them in the cache.
 
-        None if there is no room for them beside `FREE_SHARE` of the cache, which must stay free.
+        None if they would not leave `FREE_SHARE` of the cache free.
         """
         return []
 
@@ -77,7 +77,7 @@ class Shards(Protocol):
         return False
 
     def warn_of_small_cache(self, window: int) -> None:
-        """Warn if the node's cache has no room for `window` samples beside those that are needed now."""
+        """Warn if the node's cache has no room for `window` samples and those that are needed now."""
         return
 
     @property
@@ -91,7 +91,7 @@ class Shards(Protocol):
 
 @final
 class RecentlyUsed(Generic[T]):
-    """Things by number, made when they are needed, of which the most recently used ones are kept.
+    """Things by number, made when they are needed; the most recently used ones are kept.
 
     What is dropped is not closed, as another thread may be using it: its files close when the last user drops it.
 
@@ -113,7 +113,7 @@ class RecentlyUsed(Generic[T]):
         return number in self._kept
 
     def get(self, number: int, make: Callable[[int], T]) -> T:
-        """Return a thing; `make` makes it if it is not kept. Of two threads that make it, one gets the other's."""
+        """Return a thing; `make` makes it if it is not kept. If two threads make it, both get the first one."""
         with self._lock:
             if (known := self._kept.get(number)) is not None:
                 self._kept.move_to_end(number)

@@ -68,7 +68,7 @@ def _is_remote(place: Any) -> bool:
 
 
 def _told(places: Iterable[Any]) -> str:
-    """Return what was given in place of a URL, for messages."""
+    """Return what was given instead of a URL, for messages."""
     told = [repr(os.fspath(one)) if isinstance(one, str | os.PathLike) else type(one).__name__ for one in places]
     return ", ".join(told) or "no dataset"
 
@@ -91,7 +91,7 @@ def folder_of(url: Url) -> Url:
 
 
 def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return plain values, such as those of a configuration: datasets are told, of `store_options` only the names."""
+    """Return plain values, such as those of a configuration: datasets as text, `store_options` as names."""
     return {name: _without_secrets(name, value) for name, value in plain.items()}
 
 

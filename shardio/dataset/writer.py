@@ -131,8 +131,8 @@ def create(
     """Create a dataset and return its writer, with `append(sample)` and `close()`; use it in a `with` block.
 
     Args:
-        path: the dataset's directory; created if it does not exist. Or its URL, such as `s3://bucket/photos`, to which
-            each shard is uploaded once it is finished.
+        path: the dataset's directory; created if it does not exist. Or its URL, such as `s3://bucket/photos`; each
+            shard is uploaded once it is finished.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
         fields: by name a Field, or a short form of one: a kind (`"image"`), a dtype (`"int64"`, `np.float32`), or
             (dtype, shape) such as `("float32", (4, 64, 64, 64))`. None infers the fields from the first sample.

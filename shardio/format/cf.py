@@ -2,7 +2,7 @@
 
 Decoded values are those of `xarray.decode_cf`, bit for bit, with three differences: numbers outside of a valid range
 are NaN, as netCDF4-python masks them; times are seconds since 1970, float64, or in calendars without leap days the
-stored numbers; and a whole-number scale gives float64, where xarray keeps whole numbers, which may wrap around. The
+stored numbers; and an integer scale gives float64, where xarray keeps integers, which may wrap around. The
 conventions are described at https://cfconventions.org.
 """
 
@@ -65,7 +65,7 @@ class Decoding:
         low, high: smaller and larger numbers become NaN; None for no bound.
         scaled: the dtype for scaling them.
         scale, offset: the factor, and what is added then; None for none.
-        time: (factor, divisor, reference) of times, of which factor or divisor is 1: seconds since 1970 are
+        time: (factor, divisor, reference) of times, where factor or divisor is 1: seconds since 1970 are
             `number * factor / divisor + reference`; None for other values.
         ignored: a clause for each attribute that does not fit and has no effect.
     """
@@ -204,7 +204,7 @@ def decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding:
 
 
 def stated(attributes: Mapping[str, Any], *, decoded: bool = False) -> dict[str, Any] | None:
-    """Return what a field states of its values as JSON, in which NaN is the text "NaN"; None if that is nothing.
+    """Return what a field states of its values as JSON, with NaN as the string "NaN"; None if it states nothing.
 
     Args:
         attributes: the attributes of a variable, see `decoding`.
@@ -219,7 +219,7 @@ def stated(attributes: Mapping[str, Any], *, decoded: bool = False) -> dict[str,
 
 
 def changes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return those of a field's stated attributes by which some of its numbers are not the values that are meant."""
+    """Return the stated attributes of a field that make some of its numbers differ from the values they mean."""
     given = attributes or {}
     return {n: given[n] for n in (*_PACKING, *_VALID) if n in given and not _is_idle(n, given[n])}
 
@@ -246,7 +246,7 @@ class Difference:
 
 
 def difference(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> Difference | None:
-    """Return the first attribute in which what two fields state gives equal numbers another meaning; None if none."""
+    """Return the first attribute of two fields that gives equal numbers different meanings; None if none does."""
     pair = [{n: v for n, v in (given or {}).items() if not _is_idle(n, v)} for given in (one, other)]
     for name in (*_PACKING, *_VALID, *_MEANING):
         values = pair[0].get(name), pair[1].get(name)
@@ -307,7 +307,7 @@ def from_json(described: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as a JSON value, in which "NaN", "Infinity" and "-Infinity" are text."""
+    """Return an attribute as a JSON value, with the strings "NaN", "Infinity" and "-Infinity"."""
     if isinstance(value, np.ndarray | list | tuple):
         return [_plain(part) for part in value]
     value = value.item() if isinstance(value, np.generic) else value
@@ -398,7 +398,7 @@ def _viewed(
     """Return the dtype that `_Unsigned` makes of integers, and the fill values as numbers of that dtype."""
     unsigned, fill = attributes.get("_Unsigned"), attributes.get("_FillValue")
     if unsigned is not None and stored.kind == "f":
-        ignored.append(f"_Unsigned={unsigned!r} is for whole numbers and has no effect on {stored}")
+        ignored.append(f"_Unsigned={unsigned!r} is for integers and has no effect on {stored}")
     if (stored.kind, unsigned) not in (("i", "true"), ("u", "false")):
         return stored, fills
     viewed = np.dtype(f"{'u' if stored.kind == 'i' else 'i'}{stored.itemsize}")
@@ -434,7 +434,7 @@ def _valid(
 
 
 def _fitting(value: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return numbers as an array [n] of `dtype`; None if that changes one, as netCDF4-python tells it."""
+    """Return numbers as an array [n] of `dtype`; None if that changes one, as netCDF4-python decides it."""
     try:
         given = np.ravel(np.array(value))
         with np.errstate(invalid="ignore", over="ignore"):

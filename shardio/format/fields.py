@@ -69,8 +69,8 @@ class Field:
             those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length.
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
         role: `mask` for images whose pixels are numbers of classes and not colours: they have one channel and are
-            never interpolated. `segments` for the lengths of a row's segments, int32 of shape (None,), of which a
-            batch has the boundaries. None for all other fields.
+            never interpolated. `segments` for the lengths of a row's segments, int32 of shape (None,); a batch
+            has their boundaries. None for all other fields.
         optional: whether samples may lack the value: it is then None.
         attributes: what the source states about an array or a scalar, as JSON values, such as its `units`; None if it
             states nothing. They describe values and change none, so they are no part of the digest.
@@ -193,7 +193,7 @@ class Field:
         Raises ValueError if these aren't a multiple of an entry's bytes.
         """
         if len(stored) % self.entry_bytes:
-            raise ValueError(f"{len(stored)} bytes are no whole number of entries of {self.entry_bytes} bytes")
+            raise ValueError(f"{len(stored)} bytes are no multiple of the {self.entry_bytes} bytes of an entry")
         return np.frombuffer(stored, self.row_dtype).reshape(-1, *self.entry_shape)
 
     @property
@@ -370,7 +370,7 @@ def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> Shape:
         shape = tuple(None if size is None and kind == "array" else operator.index(size) for size in sizes)
     except TypeError as error:
         such_as = f", such as ({sizes},)" if isinstance(sizes, int) and not isinstance(sizes, bool) else ""
-        raise ConfigError(f"a shape must be a tuple of whole numbers{such_as}, got {sizes!r}") from error
+        raise ConfigError(f"a shape must be a tuple of integers{such_as}, got {sizes!r}") from error
     least = int(kind == "pixels" or None in shape)  # from entries of no bytes nobody could tell how many there are
     if any(size is not None and size < least for size in shape) or (kind in _IMAGES and len(shape) != 2):
         raise ConfigError(f"not a shape for a field of kind {kind!r}: {sizes!r}")

@@ -272,8 +272,8 @@ class TableFile:
         path: its path, for errors.
         error: what a lost file raises.
         whole: the most bytes of a file that is read at once; None for `READ_WHOLE`.
-        keep_open: whether a mapped file stays open, so that a cut within its last page is noticed, too. Of thousands
-            of files that a process has, each would take a descriptor.
+        keep_open: whether a mapped file stays open, so that a cut within its last page is noticed as well. Each open
+            file takes a descriptor, and a process may have thousands.
 
     Raises `error` if the file is cut short meanwhile.
     """

@@ -346,7 +346,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def orientation(data: Buffer) -> int:
-    """Return an image's orientation, which tells viewers to rotate or flip it: 1 (upright) to 8.
+    """Return an image's orientation, by which viewers rotate or flip it: 1 (upright) to 8.
 
     It is the one that `PIL.ImageOps.exif_transpose` applies: of the Exif data, else of XMP. An absent or damaged one
     counts as 1.

@@ -23,7 +23,7 @@ class Limits:
         max_value_bytes: the bytes of a value that differs in size from others, such as an image file, and of the chunk
             that is decompressed for a value.
 
-    Raises ConfigError unless both are whole numbers of at least 1.
+    Raises ConfigError unless both are integers of at least 1.
     """
 
     max_image_pixels: int = MAX_IMAGE_PIXELS
@@ -33,4 +33,4 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
-                raise ConfigError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+                raise ConfigError(f"{field.name} must be an integer of at least 1, got {value!r}")

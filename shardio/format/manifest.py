@@ -1,8 +1,8 @@
 """The manifest: `shardio.json`, which describes a dataset and lists its shards.
 
 A writer creates it last, by rename, so a directory with one is complete. With more than `MOST_INLINE` shards, their
-columns are in `shardio.shards.npy` beside it. Of a large one the names stay in that file, which the processes of a node
-share.
+columns are in `shardio.shards.npy` next to it. The names of a large table stay in that file, which the processes of a
+node share.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Manifest:
         unchecked: whether the samples have no checksums, because nobody has read them: of adopted stores alone. The
             digest is then that of their indexes, which say what files there were, and not of what is in them.
         conversion: what distinguishes the conversion that wrote this dataset from others, as JSON values.
-        piece_bytes: the size in bytes of the pieces whose checksums are beside each shard; None without such tables.
+        piece_bytes: the size in bytes of the pieces whose checksums each shard has in a table; None without tables.
         grew_from: the digests of the datasets that this one was before samples were appended, with their numbers of
             samples, the newest last: its first samples are theirs.
     """
@@ -137,7 +137,7 @@ class Manifest:
         Args:
             data: the content of `shardio.json`.
             place: the path to name in errors.
-            table: the path of `shardio.shards.npy`, in case `data` refers to it, or to another file beside it.
+            table: the path of `shardio.shards.npy`, in case `data` refers to it, or to another file in its folder.
 
         Raises ManifestError if `data` is not a valid manifest.
         """

@@ -1,4 +1,4 @@
-"""Colours for the numbers of masks, to look at them: those of PASCAL VOC's colour map, in which neighbours differ."""
+"""Colours for showing the numbers of masks: PASCAL VOC's colour map, where neighbouring numbers differ."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _NUMBERS = 256
 
 
 def colored(levels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the colours of whole numbers of any shape, uint8 [..., 3]; they repeat after 256 numbers."""
+    """Return the colours of integers of any shape, uint8 [..., 3]; they repeat after 256 numbers."""
     numbers = np.arange(_NUMBERS)
     table = np.zeros((_NUMBERS, 3), np.uint8)
     for bit in range(7, -1, -1):

@@ -1,4 +1,4 @@
-"""How much of the arrays in files was never written, or is lost: the fill value is read in its place."""
+"""How much of the arrays in files was never written, or is lost: the fill value is read instead."""
 
 import math
 from collections.abc import Callable, Sequence

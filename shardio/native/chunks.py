@@ -69,7 +69,7 @@ _MOST_CALLS = 3
 
 
 def table(steps: Sequence[Step]) -> NDArray[np.int64]:
-    """Return steps as `fill` takes them, in the order in which a writer applied the filters."""
+    """Return steps, in the order of a writer's filters, as `fill` takes them."""
     addresses = [[ctypes.cast(call, _POINTER).value or 0 for call in step.calls] for step in steps]
     return np.array(
         [

@@ -32,9 +32,9 @@ def convert(
 
     Args:
         values: arrays of any layout and one dtype; an array of `out` may be the same one.
-        numbers: mean, standard deviation, and what takes the place of missing values; each broadcasts over the values.
-        codes: the numbers, of the values' dtype, that stand for no value beside NaN; None fills nothing.
-        dtype: to which the results are rounded: float32, float16, or bfloat16, whose bits are uint16.
+        numbers: mean, standard deviation, and what replaces missing values; each broadcasts over the values.
+        codes: the numbers, of the values' dtype, that stand for no value as NaN does; None fills nothing.
+        dtype: the type that results are rounded to: float32, float16, or bfloat16, whose bits are uint16.
         out: for each array one of the same shape, C-contiguous.
         missing: for each array, which values were missing, of the same shape and C-contiguous; None if nobody asks.
 

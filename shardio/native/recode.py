@@ -22,8 +22,7 @@ def recode(data: bytes, size: tuple[int, int], orientation: tuple[bool, bool, bo
     Args:
         data: the file.
         size: height and width of the result in pixels, neither larger than the file's.
-        orientation: whether to mirror the rows (bottom to top), to mirror the columns (right to left), and then to
-            transpose.
+        orientation: whether to flip the image vertically, to flip it horizontally, and then to transpose it.
         quality: the JPEG quality of the result, 1 to 100.
 
     Returns the new file, or None if the file is of a kind that this code does not handle.
@@ -44,10 +43,10 @@ def transcode(data: bytes) -> bytes | None:
 
 
 def restart(data: bytes, *, strip: bool = False) -> bytes | None:
-    """Convert a JPEG file to a baseline JPEG with restart markers, from which a decoder can begin in the middle.
+    """Convert a JPEG file to a baseline JPEG with restart markers, so that a decoder can begin in the middle.
 
-    The coefficients, and so the pixels of every decoder, stay the same, which is checked. Metadata stays too, but with
-    `strip` only what tells colors: JFIF's and Adobe's markers.
+    The coefficients, and so the pixels of every decoder, stay the same; this is checked. Metadata stays as well; with
+    `strip`, only the markers of JFIF and Adobe stay, which state colors.
 
     Returns and raises what `recode` does.
     """
@@ -57,7 +56,7 @@ def restart(data: bytes, *, strip: bool = False) -> bytes | None:
 def find_damage(data: bytes, size: tuple[int, int], most: int) -> str | None:
     """Return what libjpeg warns of when it reads all of a JPEG file; "" if the file is whole.
 
-    None means that this code cannot tell: libjpeg refuses the file, it must hold more than `most` of its pixels at
+    None means that this is unknown: libjpeg refuses the file, it must hold more than `most` of its pixels at
     once, or the (height, width) is not `size`.
     """
     text = ctypes.create_string_buffer(_TEXT_BYTES)

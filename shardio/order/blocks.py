@@ -41,9 +41,7 @@ class BlockPermutation:
     def __post_init__(self) -> None:
         for name in ("block", "window"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(
-                    "{} must be a whole number of at least 1, got {!r}", Option(name), getattr(self, name)
-                )
+                raise ConfigError("{} must be an integer of at least 1, got {!r}", Option(name), getattr(self, name))
         whole = self.n // self.block
         object.__setattr__(self, "_offset", derive(self.key, _OFFSET) % self.n)
         object.__setattr__(self, "_blocks", Permutation(whole, derive(self.key, _BLOCKS)) if whole else None)

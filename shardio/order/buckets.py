@@ -31,12 +31,12 @@ _DRAWS = 64  # in search of a replacement that is no longer
 
 
 class Bucketing(NamedTuple):
-    """The batches of buckets, by which a loader's state resumes only with equal ones; its string is for messages.
+    """The batches of buckets. A loader's state resumes only with equal ones; the string is for messages.
 
     Attributes:
         bucket_by: the field of the lengths; "" without buckets.
-        bucket_lengths: what transforms make of the lengths: `max=60,min=48,multiple=32` in turn, or nothing; several
-            ways of which the longest counts are parted by `|`. "" leaves the stored ones.
+        bucket_lengths: what transforms make of the lengths: `max=60,min=48,multiple=32` in turn, or nothing. `|`
+            separates several ways, whose longest result counts. "" leaves the stored lengths.
         bucket_size: samples per batch; 0 for as many as the tokens allow.
         max_tokens: the most that a batch's samples times their greatest length may be; 0 for any.
     """
@@ -65,7 +65,7 @@ class Bucketing(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class BucketRule:
-    """The rule by which samples make batches.
+    """The rule that makes batches of samples.
 
     Attributes:
         by: the field of the lengths.
@@ -115,7 +115,7 @@ class Buckets(Order):
 
     Args:
         samples: the order of the samples, at one epoch.
-        lengths: the length of each sample by its number, of any dtype of whole numbers, 0 to MOST.
+        lengths: the length of each sample by its number, of any integer dtype, 0 to MOST.
         rule: what makes batches.
     """
 

@@ -34,7 +34,7 @@ Stages: TypeAlias = Sequence[tuple[int, Weights]]
 
 MOST_TURNS = 4096
 """The length of the longest window, to which finer weights are rounded."""
-_FAR_OFF = 1.25  # a share this many times too large or too small is told
+_FAR_OFF = 1.25  # a share this many times too large or too small gives a warning
 _MOST_POSITIONS = 1 << 62  # of all epochs, so that turns can be counted in int64
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))  # the golden ratio of 2^64: small multiples of it are far apart
 
@@ -135,7 +135,7 @@ class Source:
 
     Attributes:
         order: the order of its epoch 0.
-        numbers: how many numbers it has, 0..numbers-1, of which the order emits some.
+        numbers: how many numbers it has, 0..numbers-1; the order emits some of them.
         at_epoch: returns the order of an epoch, and keeps the last ones.
     """
 
@@ -219,7 +219,7 @@ class MixedPlan(Order):
     Args:
         n: the number of positions in an epoch of the mixture.
         sources: the sources; the mixture's numbers count through theirs.
-        stages: the turns of each source in a window, with the position from which they hold: the first one's is 0. A
+        stages: the turns of each source in a window, with the position from which on they hold, 0 for the first. A
             stage begins with the first window at or after its position.
         seed: any integer.
         epoch: the mixture's epoch: 0, 1, ...
@@ -269,7 +269,7 @@ class MixedPlan(Order):
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample index at each position in [0, n), and its random key.
 
-        The key counts the source's epochs too: a sample that comes again in a later one is augmented differently.
+        The key also counts the source's epochs: a sample that comes again in a later one is augmented differently.
         """
         sources, turns = self._turns_at(self.epoch * self.n + positions)
         epochs, places = np.divmod(turns, self._sizes[sources])

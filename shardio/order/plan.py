@@ -3,8 +3,8 @@
 The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on the container, the world, the batch size, the
 threads or the engine. At step s, rank r takes the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is
 its batch size, G the global batch `world.size * B`, and `start` the position at which the epoch begins or resumes.
-With `assign="node"` the ranks share the same G samples out differently, see `Schedule`. A position is a sample, or in
-the order of `buckets.Buckets` a whole batch, of which each rank takes one at a step (B = 1).
+With `assign="node"` the ranks share the same G samples out differently, see `Schedule`. A position is a sample. In the
+order of `buckets.Buckets` it is a whole batch, and each rank takes one at a step (B = 1).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Assign: TypeAlias = Literal["rank", "node"]
 
 
 class Shuffling(NamedTuple):
-    """The shuffling of an order, by which a loader's state resumes only with an equal one; its string is for messages.
+    """The shuffling of an order. A loader's state resumes only with an equal one; the string is for messages.
 
     Attributes:
         shuffle: `global` or `block`; "" for the stored order.
@@ -198,7 +198,7 @@ class PlanSlice:
 
     Attributes:
         indices: the samples' indices in the dataset, int64 [B].
-        rng_keys: what determines their random transforms, besides the seed and the epoch, int64 [B].
+        rng_keys: with the seed and the epoch, these determine their random transforms, int64 [B].
         valid: False where a sample repeats one of the epoch to fill a padded tail, bool [B].
         begins: the position in the epoch at which the sample's global batch begins, int64 [B].
         ends: the number of samples in all batches up to each one, int64 [batches]; None where no batches are cut.
@@ -297,7 +297,7 @@ class Schedule:
         return (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
 
     def _slice(self, plan: Order, positions: NDArray[np.int64], step: int, steps: int) -> PlanSlice:
-        """Return the samples at positions, of which each step has as many."""
+        """Return the samples at positions; each step has equally many positions."""
         sizes = _sizes(plan, positions)
         in_steps = sizes.reshape(steps, -1).sum(axis=1)
         valid = (positions < self.n).repeat(sizes)

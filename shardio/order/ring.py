@@ -1,7 +1,7 @@
 """Rows cut from a ring: documents end to end, whose last entry is followed by the first, in rows of one length.
 
-Each epoch enters the ring at another place, from which rows follow each other; a permutation shuffles them. So the rows
-of two epochs differ, no entry comes twice in an epoch, and fewer entries than a row has are left out.
+Each epoch enters the ring at another place, where the first row begins; a permutation shuffles the rows. So the rows of
+two epochs differ, no entry comes twice in an epoch, and fewer entries than a row has are left out.
 """
 
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ class RingPlan(Order):
         return self._rows.shuffling
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """Return the place at which the row at each position in [0, n) begins, which is its random key, too."""
+        """Return the place where the row at each position in [0, n) begins. It is also the row's random key."""
         places = self._places(self._rows.lookup(positions)[0])
         return places, places
 

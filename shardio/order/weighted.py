@@ -2,7 +2,7 @@
 
 A line of points is divided into one interval per sample, as long as the sample's expected count. An epoch of n samples
 takes n points at distance 1 from a random start, so that each sample comes the floor or the ceiling of its expected
-count; the same holds for classes whose samples lie side by side. A permutation then shuffles the points.
+count; the same holds for classes whose samples are neighbours. A permutation then shuffles the points.
 
 Source: systematic sampling (Madow 1949, "On the theory of systematic sampling, II").
 """

@@ -49,11 +49,9 @@ class World:
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("local_size", self.local_size)):
             if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+                raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
         for name, value, limit in (("rank", self.rank, self.size), ("local_rank", self.local_rank, self.local_size)):
-            if not isinstance(value, int):
-                raise ConfigError(f"{name} must be a whole number, got {value!r}")
-            if not 0 <= value < limit:
+            if not isinstance(value, int) or not 0 <= value < limit:
                 raise ConfigError(f"{name} must be in [0, {limit}), got {value!r}")
 
     @classmethod
@@ -88,7 +86,7 @@ class World:
 
     @classmethod
     def from_mesh(cls, mesh: "DeviceMesh", dims: str | Sequence[str]) -> "World":
-        """Return the data-parallel world of a job that uses other kinds of parallelism too.
+        """Return the data-parallel world of a job that also uses other kinds of parallelism.
 
         Args:
             mesh: a torch DeviceMesh with named dimensions.
@@ -145,5 +143,5 @@ def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
     # Slurm's tasks per node read "4", "4(x2)" or "4,3(x2)"; every local rank is below the largest.
     counts = re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", env[name])
     if not counts:
-        raise ConfigError(f"{launcher}'s {name} must be a whole number, got {env[name]!r}")
+        raise ConfigError(f"{launcher}'s {name} must be an integer, got {env[name]!r}")
     return max(int(part.split("(")[0]) for part in env[name].split(","))

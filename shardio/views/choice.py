@@ -1,7 +1,7 @@
 """The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds.
 
-Other kinds are beside what they choose: weights in `weighing.py`, windows in `window_starts.py`, rows of documents in
-`row_choice.py`.
+Modules of their own have the other kinds: `weighing.py` weights, `window_starts.py` windows, `row_choice.py` rows of
+documents.
 """
 
 import operator
@@ -31,13 +31,13 @@ _TEXTS_AT_ONCE = 1 << 14  # samples whose texts one thread reads together
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A choice that a view makes of its dataset: a value that makes the same of it anywhere.
+    """A choice that a view makes of its dataset: a value that chooses the same samples anywhere.
 
     Its description is JSON values by name, whose first name says which kind of choice it is.
     """
 
     def made(self, base: ReadableDataset) -> Any:
-        """Return what the choice makes of a dataset, in which the view looks its samples up."""
+        """Return what the choice makes of a dataset; the view looks up its samples there."""
         raise NotImplementedError
 
     def description(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(described, cls)
 
     def depends_on(self, base: ReadableDataset) -> dict[str, Any]:
-        """Return what else the choice depends on that the digest of a dataset doesn't tell, as JSON values."""
+        """Return what the choice depends on besides the dataset's digest, as JSON values."""
         return {}
 
     def in_earlier(self, made: Any, samples: int) -> int | None:

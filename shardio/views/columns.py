@@ -14,7 +14,7 @@ from ..system import cpus
 from ..system.types import Indices
 from .readable import ReadableDataset, SelectedSamples, decoded
 
-_COUNTED = 1 << 24  # whole numbers
+_COUNTED = 1 << 24  # integers
 _MOST_BYTES = 1 << 40  # of a value
 _MOST_ENTRIES = 1 << 62  # of all values together
 AT_ONCE = 1 << 18
@@ -60,7 +60,7 @@ def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[A
     ragged = field.ragged and field.role is None
     if not ragged and not (field.kind == "scalar" and field.row_dtype.kind in "iu"):
         raise ConfigError(
-            "bucket_by must name a field of arrays whose first axis has any length, or of whole numbers, the lengths "
+            "bucket_by must name a field of arrays whose first axis has any length, or of integers, the lengths "
             "of samples; {!r} of {} is {}",
             name,
             dataset.path,

@@ -41,7 +41,7 @@ class Derived(ReadableDataset, Generic[M]):
         self._made: M | None = choice.made(base) if made is None else made
 
     def _decided(self) -> M:
-        """Return what the choice makes of the dataset, in which samples are looked up."""
+        """Return what the choice makes of the dataset; samples are looked up there."""
         if self._made is None:  # the view was unpickled elsewhere
             made: M = self.choice.made(self._chosen_from)
             self._made = made
@@ -132,7 +132,7 @@ class Derived(ReadableDataset, Generic[M]):
 
 
 class Grouped(Derived[M]):
-    """Samples that are made of several samples of another dataset each, and have fields of their own."""
+    """Samples with fields of their own, each made of several samples of another dataset."""
 
     word: ClassVar[str]
     """The name of a sample in messages."""
@@ -147,7 +147,7 @@ class Grouped(Derived[M]):
 
     @abstractmethod
     def members(self, indices: Indices) -> Indices:
-        """Return the samples of the base of which some samples are made, each once, in ascending order."""
+        """Return the samples of the base that make up some samples, each once, in ascending order."""
 
     def needed(self, indices: Indices) -> Iterable[tuple[int, Indices]]:
         return ((0, self.members(indices)),)
@@ -157,7 +157,7 @@ class Grouped(Derived[M]):
         return {}
 
     def check(self, indices: Indices, stored: Stored, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
-        """Compare the checksums of all that samples are made of, each once; the error names the sample, too."""
+        """Compare the checksums of the base samples, each once; the error also names the sample made of them."""
         try:
             self.base.check(self.members(indices), self.known_members(indices, stored), max_value_bytes)
         except ShardCorrupt:

@@ -1,10 +1,10 @@
-"""Numbers that conditions compute and compare: whole ones of up to 4,096 bits, and float64.
+"""Numbers that conditions compute and compare: integers of up to 4,096 bits, and float64.
 
 Arithmetic is in Python's integers and in float64, whatever the fields store, so a product of two uint8 fields does not
 wrap around. Where the operands prove that int64 holds every result, it is in int64.
 
-A number in a text that meets a float32 or float16 field is rounded to that type first: `score == 0.7` holds for what
-was stored as 0.7.
+A number in a condition that meets a float32 or float16 field is rounded to that type first: `score == 0.7` holds for
+values that were stored as 0.7.
 """
 
 import operator
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 
 Term: TypeAlias = int | float | NDArray[Any]
-"""A number of a text, or the values of all samples: as stored, or as computed: int64, float64, Python's integers."""
+"""A number in a condition, or the values of all samples, stored or computed: int64, float64, Python's integers."""
 
 _INT64 = np.iinfo(np.int64)
 _EXACT_FLOATS = 2**53  # integers up to it are exact as float64
@@ -80,7 +80,7 @@ def _as_float64(term: Term) -> Term:
 
 
 def _met(left: Term, right: Term) -> tuple[Term, Term]:
-    """Return two terms, one of which may be a number that meets narrow floats and is rounded to their type."""
+    """Return two terms; a number that meets narrow floats is rounded to their type."""
     return _rounded(left, right), _rounded(right, left)
 
 

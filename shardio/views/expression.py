@@ -30,7 +30,7 @@ from .readable import SelectedSamples
 from .text_column import TextColumn
 
 Values: TypeAlias = NDArray[Any] | Sequence[Buffer]
-"""The values of a field: an array [n] of scalars, or n texts as they are stored."""
+"""The values of a field: an array [n] of scalars, or n stored strings."""
 
 _MOST_LETTERS = 4096
 _MOST_LEVELS = 64  # of brackets and signs within each other
@@ -64,15 +64,15 @@ _SYNTAX: tuple[type[ast.AST], ...] = (
 class Expression:
     """A condition, parsed and checked.
 
-    It consists of field names, numbers, texts, True, False, comparisons (chained too), `in (1, 2)`, `TEXT in NAME`,
-    `NAME.startswith(TEXT)`, `and`, `or`, `not`, and `+ - * / // %`, and of `NAME is None` and `NAME is not None`.
+    It consists of field names, numbers, strings, True, False, comparisons (also chained), `in (1, 2)`, `TEXT in NAME`,
+    `NAME.startswith(TEXT)`, `and`, `or`, `not`, `+ - * / // %`, `NAME is None` and `NAME is not None`.
 
     Args:
         text: the condition, such as `"label < 10"`.
 
     Attributes:
         names: the fields whose values the condition takes.
-        tested: the fields of which it only asks whether there is a value.
+        tested: the fields that it only tests for a value.
 
     Raises ConfigError for anything else.
     """
@@ -178,7 +178,7 @@ class Condition:
     Attributes:
         scalars: the scalar fields whose values it takes.
         texts: the text fields whose values it takes.
-        fields: these, and those of which it only asks whether there is a value.
+        fields: these, and the fields that it only tests for a value.
         optional: the fields that samples may lack, among `fields`.
         class_numbers: the numbers that names of classes stand for in it, by field and name.
     """
@@ -221,7 +221,7 @@ class Condition:
         Args:
             count: the number of samples, n.
             values: the values of the fields in `scalars`, [n], and the stored values of those in `texts`, best as
-                `PackedValues`. What stands for a missing value does not matter.
+                `PackedValues`. Blanks of missing values may be anything.
             present: of the fields in `optional`, which samples have a value, bool [n]; all have one of any other field.
 
         Raises ConfigError where an integer is divided by zero.
@@ -233,7 +233,7 @@ class Condition:
             return self._holds(self._tree, _Rows(columns, present, count), True)
 
     def of(self, selected: SelectedSamples, count: int) -> NDArray[np.bool_]:
-        """Return for which of `count` selected samples the condition holds; it reads the fields that it names alone."""
+        """Return for which of `count` selected samples the condition holds; reads only the fields that it names."""
         names = self.scalars | self.texts
         with selected.fetch([*names, *map(present_column, self.optional)]):
             values = {name: selected.stored(name, scratch=Scratch()) for name in names}
@@ -362,7 +362,7 @@ class Condition:
         )
 
     def _number(self, node: ast.expr, rows: _Rows) -> Term:
-        """Return a value to compute with, whole numbers as Python's: True + True is 2."""
+        """Return a value to compute with, integers as Python's: True + True is 2."""
         value = self._value(node, rows)
         if not isinstance(value, np.ndarray):
             return +value

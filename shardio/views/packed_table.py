@@ -8,8 +8,8 @@ its length (more in rows of 65,536 or more), and a few bits.
 shardio.packed-<key>.bin     JSON and arrays, as `containers/array_index.py` writes them
 ```
 
-The file lies beside the dataset, if its folder may be written, or in the folder `packed` of the cache. The key is a
-hash of what the table belongs to. A file that is damaged, or belongs to something else, is made anew.
+The file is in the dataset's folder, if that is writable, or in the folder `packed` of the cache. The key is a hash of
+what the table belongs to. A file that is damaged, or belongs to something else, is written anew.
 """
 
 import contextlib
@@ -156,7 +156,7 @@ def _bits(numbers: Indices, count: int) -> BitMap:
 
 
 def packed_table(base: ReadableDataset, name: str, length: int) -> PackedTable:
-    """Return the table of a dataset, from its file if there is one. Of the processes of a node, one makes it.
+    """Return the table of a dataset, from its file if there is one. One process of a node makes it.
 
     Args:
         base: the dataset.
@@ -229,8 +229,8 @@ def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
 def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
     """Return the table in a file; None if there is none, or it is damaged or belongs to something else.
 
-    None, too, for a file of a user who may not change the dataset: where its folder has the sticky bit, others may add
-    files, and replace only their own.
+    Also None for a file of a user who may not change the dataset: if its folder has the sticky bit, others may add
+    files, but replace only their own.
     """
     try:
         folder = Directory(path.parent)
@@ -249,7 +249,7 @@ def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
 def _checked(file: TableFile, of: Mapping[str, Any]) -> PackedTable:
     """Return the table in a file; ValueError if that is not what it must be.
 
-    A checksum is no proof that shardio wrote the file, so numbers are checked by which memory is read.
+    A checksum is no proof that shardio wrote the file, so all numbers are checked that become addresses.
     """
     head = read_json(file)
     full = head["full"]

@@ -26,7 +26,7 @@ class _Alike:
 
 
 def best_fit(sizes: NDArray[np.int64], length: int) -> tuple[Indices, NDArray[np.int64]]:
-    """Pack pieces into rows. Of equally long ones, the first piece comes first.
+    """Pack pieces into rows. Pieces of one length stay in their order.
 
     Args:
         sizes: the length of each piece, in [0, length], [n]; those of length 0 are in no row.

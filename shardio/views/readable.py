@@ -1,4 +1,4 @@
-"""The base of datasets and views: samples by number, read from one dataset or several, and where they lie."""
+"""The base of datasets and views: samples by number, read from one dataset or several, and where they are stored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SelectedSamples(Protocol):
     def locate(self, names: Iterable[str]) -> None:
         """Find the values of some fields, once for all parts of this selection that are taken from then on.
 
-        Raises what reading them raises; of a dataset in a store, only within `fetch`.
+        Raises what reading them raises. For a dataset in a store, call it only within `fetch`.
         """
 
     def __getitem__(self, part: slice) -> Self:
@@ -67,7 +67,7 @@ class SelectedSamples(Protocol):
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
-        Of a field in `blocks` only what reading these blocks, or entries of a ragged field, takes is sure to be.
+        For a field in `blocks`, only the bytes that reading these blocks or entries takes are sure to be local.
         Waiting counts as the stage `fetch` of the clock whose stage the thread is in.
         """
 
@@ -89,7 +89,7 @@ class SelectedSamples(Protocol):
         """Read entries `begins[i]` to `ends[i]`, not included, of each sample's value of a ragged field.
 
         Args:
-            name: the field; how many entries its values have is the hidden column `length_column(name)`.
+            name: the field; the hidden column `length_column(name)` says how many entries its values have.
             begins, ends: int64 [n], with 0 <= begins <= ends.
             out: an array to fill, C-contiguous, of the field's dtype, `[sum(ends - begins), *entry_shape]`.
             scratch: the memory for the result if there is no `out`; the next read reuses it.
@@ -123,7 +123,7 @@ class SelectedSamples(Protocol):
     def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
         """Have what reading some fields needs fetched into the node's cache, without waiting for it.
 
-        Of a field in `blocks` that is what reading these takes. Returns what keeps it in the cache until it is
+        For a field in `blocks`, that is what reading these takes. Returns what keeps it in the cache until it is
         released; None if there is no room.
         """
 
@@ -131,11 +131,11 @@ class SelectedSamples(Protocol):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The samples of one dataset from which samples of a view are read.
+    """Samples of one dataset that samples of a view are read from.
 
     Attributes:
-        source: the place of the dataset in `below`.
-        label: what its shards' names begin with, in the view.
+        source: the index of the dataset in `below`.
+        label: the prefix of its shards' names in the view.
         indices: the numbers of the samples there, int64 [n].
         rows: which of the view's samples each is, counted in the order asked for, int64 [n], ascending.
     """
@@ -152,8 +152,8 @@ class ReadableDataset(ABC):
     A dataset's order (`plan`) names the samples of an epoch by their numbers, and the other methods take these. Where
     the order draws samples anew in each epoch, as that of a weighted view does, they are numbers in what it draws from.
 
-    A view says by `parts` from which samples of the datasets below it each of its own is read. That decides where they
-    lie, how they are checked, and what is fetched; a `Dataset`, which is at the bottom, has methods of its own for it.
+    A view's `parts` say which samples of the datasets below it each of its own is read from. That decides where samples
+    are stored, how they are checked, and what is fetched; a `Dataset`, at the bottom, has methods of its own for this.
 
     Attributes:
         path: the name of the dataset in messages.
@@ -170,7 +170,7 @@ class ReadableDataset(ABC):
     @property
     @abstractmethod
     def metadata(self) -> Mapping[str, Any]:
-        """JSON values that tell of the samples, such as the names of classes."""
+        """JSON values that describe the samples, such as the names of classes."""
 
     @property
     @abstractmethod
@@ -180,9 +180,9 @@ class ReadableDataset(ABC):
     @property
     @abstractmethod
     def earlier(self) -> Mapping[str, int]:
-        """The digests of the datasets of which this one is an extension, with their numbers of samples.
+        """The digests of the datasets that this one extends, with their numbers of samples.
 
-        Their samples come first here, and are the same.
+        Their samples come first here, unchanged.
         """
 
     @abstractmethod
@@ -223,11 +223,11 @@ class ReadableDataset(ABC):
         return ()
 
     def parts(self, indices: Indices) -> Iterable[Part]:
-        """Return the samples below from which samples are read; of one that is made of several, the first."""
+        """Return the samples below that samples are read from; for a sample made of several, the first of them."""
         return ()
 
     def needed(self, indices: Indices) -> Iterable[tuple[int, Indices]]:
-        """Return all samples that samples are made of: places of datasets in `below`, with numbers there, int64 [n]."""
+        """Return all samples that samples are made of: indices of datasets in `below`, and numbers there, int64 [n]."""
         return ((part.source, part.indices) for part in self.parts(indices))
 
     @property
@@ -264,16 +264,16 @@ class ReadableDataset(ABC):
             fields: the fields to read; None reads all.
 
         Returns:
-            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values. Of an
-            optional field a list has None where a sample lacks the value; an array has zeros there, and beside it is
-            a bool column, called `NAME_present`.
+            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values. Optional
+            fields: where a sample lacks the value, a list has None; an array has zeros, and a bool column called
+            `NAME_present` comes with it.
 
         Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
         """
         if isinstance(fields, str):
             raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
         if isinstance(indices, slice):
-            raise ConfigError(f"indices must be whole numbers, got a slice: give {range(*indices.indices(len(self)))}")
+            raise ConfigError(f"indices must be integers, got a slice: give {range(*indices.indices(len(self)))}")
         rows = whole_numbers(indices)
         selection = self.selection(rows)
         result: dict[str, Any] = {}
@@ -301,7 +301,7 @@ class ReadableDataset(ABC):
             self.below[part.source].check(part.indices, known, max_value_bytes)
 
     def read_ahead(self, run: range, fields: Iterable[str]) -> None:
-        """Ask storage for a run of neighbouring samples, at least one, and do not wait for them."""
+        """Ask storage for a run of neighbouring samples, at least one, without waiting for them."""
         names = list(fields)
         for source, indices in self.needed(np.arange(run.start, run.stop, run.step)):
             numbers = np.unique(indices)
@@ -323,7 +323,7 @@ class ReadableDataset(ABC):
 
     @property
     def adopted(self) -> bool:
-        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
+        """Whether all shards are source files that `shardio index` adopted, so `shard_numbers` identifies files."""
         return bool(self.below) and all(dataset.adopted for dataset in self.below)
 
     @property
@@ -342,7 +342,7 @@ class ReadableDataset(ABC):
         return np.concatenate([dataset.shard_means for dataset in self.below])
 
     def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
-        """Return the place of each sample's shard in `shard_means`, int64 [n], without reading a file."""
+        """Return the index of each sample's shard in `shard_means`, int64 [n], without reading a file."""
         firsts = np.cumsum([0, *(len(dataset.shard_means) for dataset in self.below[:-1])])
         shards = np.empty(len(indices), np.int64)
         for part in self.parts(indices):
@@ -355,7 +355,7 @@ class ReadableDataset(ABC):
         return f"{part.label}{self.below[part.source].shard_of(int(part.indices[0]))}"
 
     def locate(self, index: int) -> Location:
-        """Return the place of a sample: its shard, row and key, which are also its text for messages."""
+        """Return the place of a sample: its shard, row and key. Its string is for messages."""
         (part,) = self.parts(np.array([index]))
         location = self.below[part.source].locate(int(part.indices[0]))
         return replace(location, shard=f"{part.label}{location.shard}", index=index)
@@ -373,10 +373,10 @@ def _taken(column: Column | Sequence[Buffer], rows: NDArray[np.int64]) -> Column
 
 
 def whole_numbers(given: Any) -> Indices:
-    """Return whole numbers as int64 [n]; raise ConfigError for others."""
+    """Return integers as int64 [n]; raise ConfigError for other values, IndexError for one beyond int64."""
     asked = np.asarray(given)
     if asked.size and asked.dtype.kind not in "iu":
-        raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
+        raise ConfigError(f"indices must be integers, got {asked.dtype}")
     if asked.dtype == np.uint64 and asked.size and asked.max() > np.iinfo(np.int64).max:
         raise IndexError(f"no sample has the number {asked.max()}")
     return asked.astype(np.int64).reshape(-1)

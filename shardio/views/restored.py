@@ -1,4 +1,4 @@
-"""Views made again of their descriptions (`views/saved.py`): each kind of description, and what it stands for."""
+"""Views made from their descriptions (`views/saved.py`): each kind of description, and the view it stands for."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Views kept in files: a description in JSON, and beside it the arrays that were given, such as those of `select`.
+"""Views kept in files: a description in JSON, and files of the arrays that were given, such as those of `select`.
 
 ```text
 views/rare.json                      format, version, digest, samples, view; requires, where it needs what is new
@@ -7,7 +7,7 @@ views/rare.<checksum>.npy            one array, named by the XXH3-128 of its num
 
 A description nests from the last choice down to the datasets: `{"where": "label == 3", "of": {"dataset": "photos",
 "digest": ..., "samples": ...}}`. The path of a dataset is relative to the folder of the file and stays below it, or it
-is null: a file chooses no path. `views/restored.py` makes views of descriptions.
+is null: a file chooses no path. `views/restored.py` makes views from descriptions.
 """
 
 import dataclasses
@@ -204,7 +204,7 @@ class SavedView:
         return self.path.parent
 
     def array(self, checksum: str, dtype: str, count: int) -> Table:
-        """Return numbers that are saved beside the view, [count]; ManifestError if they are damaged."""
+        """Return numbers that are saved with the view, [count]; ManifestError if they are damaged."""
         if not re.fullmatch(_CHECKSUM, checksum) or not re.fullmatch(r"<[iuf][248]|\|[biu]1", dtype):
             raise ManifestError(f"{checksum!r} of {dtype!r} names no array")
         name = _array_name(self.path, checksum)

@@ -271,7 +271,7 @@ class DocumentRows(Grouped[RowLayout]):
         return RowSelection(self.base, self.choice, self.field, pieces, len(indices), max_value_bytes)
 
     def read_ahead(self, run: range, fields: Iterable[str]) -> None:
-        """Ask storage for the documents of cut rows ahead. Those of packed ones lie apart: asking takes longer."""
+        """Ask storage for the documents of cut rows. Those of packed rows are far apart: asking would take longer."""
         if self.orders_itself:
             super().read_ahead(run, [self.choice.field])
 

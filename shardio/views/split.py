@@ -13,7 +13,7 @@ from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 
 _SPLIT = 2  # the purpose of the key, which differs from that of `--shuffle`
-_WHOLE = 1e-9  # as near is a share of some samples to a whole number of them
+_WHOLE = 1e-9  # a share of some samples that is so near to an integer is that integer
 
 
 def parse_split(given: str | Mapping[str, float]) -> dict[str, int | float]:

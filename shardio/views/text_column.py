@@ -1,4 +1,4 @@
-"""Columns of text: compared and searched where they lie, without an object for each value."""
+"""Columns of strings: compared and searched in place, without an object for each value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES_AT_ONCE = 1 << 22
 class TextColumn:
     """The texts of `n` samples, end to end.
 
-    Texts compare as their UTF-8 does, in which no character is part of another.
+    Strings compare as their UTF-8 does, where no character is part of another.
 
     Args:
         data: the texts, uint8, contiguous.

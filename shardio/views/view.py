@@ -49,7 +49,7 @@ class BaseDataset(ReadableDataset):
     def classes(self) -> list[str] | None:
         """The class names by `label`, or by the only field that has such names; None if no source has stated them.
 
-        They are the list `classes` in `metadata`, where names of other fields' classes are, too.
+        They are the list `classes` in `metadata`, which also has names of other fields' classes.
         """
         return list(names_in(self.metadata.get(KEY))) or None
 
@@ -74,7 +74,7 @@ class BaseDataset(ReadableDataset):
         if isinstance(index, slice):
             return View(self._to_choose_from("a slice"), Slice.of(index))
         if not isinstance(index, (int, np.integer)):
-            raise TypeError(f"a sample's number must be a whole number, got {index!r}; read([...]) reads several")
+            raise TypeError(f"a sample's number must be an integer, got {index!r}; read([...]) reads several")
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be in [0, {len(self)}), got {index}")
         place = np.array([index % len(self)])
@@ -104,7 +104,7 @@ class BaseDataset(ReadableDataset):
         """Return samples by number, in the order given, repeats allowed.
 
         Args:
-            indices: whole numbers in [-N, N), or a mask of N bools.
+            indices: integers in [-N, N), or a mask of N bools.
 
         Raises ConfigError for a mask of another length, IndexError for a number outside.
         """
@@ -133,7 +133,7 @@ class BaseDataset(ReadableDataset):
             within: what a sequence is. `"file"`: the rows of one source file of data that `shardio index` adopted; of
                 other data, rows with one value of the field `file`. `"dataset"`: all rows. Or the name of a field,
                 a scalar or text: rows with one value of it. By default `"dataset"` with `contiguous`, else `"file"`.
-            contiguous: the name of a coordinate, a scalar such as the time, at whose gaps sequences end, too: where its
+            contiguous: the name of a coordinate, a scalar such as the time, whose gaps also end sequences: where its
                 step from row to row differs by half or more from its usual step, the median of all. Missing rows,
                 repeated ones, and a row without the value are gaps; months of 28 to 31 days are none. Alone, it lets
                 windows run from file to file where the coordinate goes on.
@@ -141,8 +141,8 @@ class BaseDataset(ReadableDataset):
         Fields whose values differ in size, such as image files and texts, are left out. A window has the value of an
         optional field if all of its rows have it.
 
-        Raises ConfigError for numbers below 1, a column that cannot tell sequences, a coordinate too coarse to tell its
-        steps, data that tells no source files, and data without a field that windows could have.
+        Raises ConfigError for numbers below 1, a column that is no scalar or text, a coordinate too coarse for its
+        steps, data whose source files are unknown, and data without a field that windows could have.
         """
         base = self._to_choose_from("windows")
         if within is None:
@@ -157,8 +157,8 @@ class BaseDataset(ReadableDataset):
     ) -> SequenceRows:
         """Return rows of `length` entries, cut from all documents end to end: `floor(entries / length)` in an epoch.
 
-        The documents lie on a ring, which each shuffled epoch enters at another place, so that rows differ from epoch
-        to epoch. An epoch has each entry at most once, and leaves out fewer than `length`.
+        The documents form a ring, and each shuffled epoch enters it at another place, so rows differ from epoch to
+        epoch. An epoch has each entry at most once, and leaves out fewer than `length`.
 
         Args:
             field: a ragged field, such as `("uint16", (None,))`, whose values are the documents.
@@ -169,7 +169,7 @@ class BaseDataset(ReadableDataset):
             cu_seqlens: also give `NAME_cu_seqlens`, int32 [segments + 1]: the boundaries of documents in the batch laid
                 end to end, as attention kernels take them.
 
-        Rows come under the field's name, `[length, *entry]`; whole numbers of up to 32 bits as int64. Other fields are
+        Rows come under the field's name, `[length, *entry]`; integers of up to 32 bits as int64. Other fields are
         left out. Numbers of samples, as in `batch["index"]`, are the places on the ring at which rows begin.
 
         A token that the field's attribute `vocabulary`, the number of tokens, does not cover is a bad sample.
@@ -192,8 +192,8 @@ class BaseDataset(ReadableDataset):
         """Return rows of `length` entries with whole documents in them, packed by best fit decreasing.
 
         Documents longer than a row are split: their first parts fill rows, and the rest is packed. Every entry is in
-        exactly one row. Which documents make which row is decided once, and kept in a file beside the dataset, or in
-        the cache.
+        exactly one row. Which documents make which row is decided once, and kept in a file in the dataset's folder, or
+        in the cache.
 
         Args:
             field: a ragged field, such as `("uint16", (None,))`, whose values are the documents.
@@ -229,7 +229,7 @@ class BaseDataset(ReadableDataset):
             group: a scalar or text field, such as `"patient"`: samples of one group stay together. Within each class
                 (that of most of a group's samples) the largest groups are given out first, and each goes where most is
                 lacking, so parts come as near to their shares as whole groups allow. A part that is off by more than a
-                hundredth of all samples is told (SplitWarning).
+                hundredth of all samples gives a SplitWarning.
             seed: determines the parts.
 
         Raises ConfigError for shares out of range, a field of another kind, and if a part would be empty.
@@ -294,9 +294,9 @@ class BaseDataset(ReadableDataset):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep a view in a file: its description, with the digests of what it is of. `shardio.open` opens it.
 
-        It replaces an older view there in one step. Arrays that were given, as to `select`, are saved beside it. The
-        file says where a dataset is if that is below its own folder, so that you may move both; otherwise you tell
-        `shardio.open` what the view is of.
+        It replaces an older view there in one step. Arrays that you gave, as to `select`, are saved next to it. The
+        file has the path of a dataset below its own folder, so you may move both together; otherwise give the dataset
+        to `shardio.open`.
 
         Args:
             path: the file, whose name ends in `.json`.
@@ -306,7 +306,7 @@ class BaseDataset(ReadableDataset):
         saved.save(self, path)
 
     def _to_choose_from(self, how: str) -> ReadableDataset:
-        """Return this dataset, from which a view chooses; ConfigError if it draws samples by an order of its own."""
+        """Return this dataset for a view to choose from; ConfigError if it draws samples by an order of its own."""
         if self.orders_itself:
             raise ConfigError(
                 f"{how} chooses from stored samples, and {self!r} draws them anew in each epoch: choose first, then "

@@ -1,4 +1,4 @@
-"""Weights of samples, given or by class, as intervals from which an order draws (`order/weighted.py`)."""
+"""Weights of samples, given or by class, as intervals that an order draws from (`order/weighted.py`)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from .readable import ReadableDataset
 from .split import narrow
 
 _AT_ONCE = 1 << 20  # weights that are computed with together
-_NEAR = 2.0**-46  # relative; an expected count so near to a whole number is that number
+_NEAR = 2.0**-46  # relative; an expected count so near to an integer is that integer
 
 
 class _WeightsNode(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,19 +88,19 @@ class Balance(Choice, frozen=True, rename={"field": "balanced"}):
 
 
 def check_samples(samples: int | None, base: ReadableDataset) -> int:
-    """Return the number of samples per epoch; ConfigError unless it is a whole number of at least 1."""
+    """Return the number of samples per epoch; ConfigError unless it is an integer in [1, 2^48)."""
     if not len(base):
         raise ConfigError(f"{base.path}: there are no samples to weigh")
     if samples is not None and not 1 <= samples < 1 << 48:
-        raise ConfigError(f"samples must be a whole number in [1, 2^48), got {samples!r}")
+        raise ConfigError(f"samples must be an integer in [1, 2^48), got {samples!r}")
     return len(base) if samples is None else samples
 
 
 def interval_ends(weights: Table, samples: int) -> NDArray[np.int64]:
     """Return where the intervals of samples end, int64 [n], that are in proportion to their weights.
 
-    Their lengths add up to `samples << distance_bits(samples)` exactly. An expected count that is a whole number gives
-    a whole number of distances, and any other one lies between the same whole numbers as its interval.
+    Their lengths add up to `samples << distance_bits(samples)` exactly. An expected count that is an integer gives
+    an integer number of distances; any other one is between the same two integers as its interval.
     """
     unit = 1 << distance_bits(samples)
     parts = _parts(len(weights))

@@ -50,7 +50,7 @@ class Starts(Choice, frozen=True):
         stride: the rows from the start of a window to the start of the next one.
         step: the rows from one row of a window to the next one.
         within: `file`, `dataset` or the name of a column: what ends a sequence.
-        contiguous: the coordinate at whose gaps sequences end, too, with its step; None for none.
+        contiguous: the coordinate whose gaps also end sequences, with its step; None for none.
     """
 
     length: _Rows
@@ -110,7 +110,7 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
     """Return the median of a coordinate's steps from row to row within sequences, in six digits.
 
     A million of them are enough, evenly spaced. 0 if no sequence has two rows; ConfigError for a field that is no
-    coordinate, for numbers too coarse to tell a step from a gap, and for those that mostly repeat.
+    coordinate, for numbers too coarse to distinguish a step from a gap, and for numbers that mostly repeat.
     """
     _check_coordinate(base, name)
     ends, every = _Ends(base, within, None), -(-len(base) // _MOST_STEPS)
@@ -126,7 +126,7 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
     if coordinates.is_too_coarse(found, apart):
         raise ConfigError(
             f"contiguous: {name!r} of {base.path} is {base.field(name).dtype}, whose numbers are up to {apart:.6g} "
-            f"apart, too coarse to tell steps of {usual:.6g} from gaps: store it as float64 or whole numbers"
+            f"apart, too coarse to tell steps of {usual:.6g} from gaps: store it as float64 or integers"
         )
     if len(found) and not usual:
         raise ConfigError(f"contiguous: {name!r} of {base.path} is the same in most neighbouring rows: it has no step")
@@ -149,7 +149,7 @@ def _check_coordinate(base: ReadableDataset, name: str) -> None:
 
 @final
 class _Ends:
-    """Tells where a sequence ends between two rows."""
+    """Says where a sequence ends between two rows."""
 
     def __init__(self, base: ReadableDataset, within: str, contiguous: tuple[str, float] | None) -> None:
         self._base, self._contiguous = base, contiguous

@@ -1,4 +1,4 @@
-"""Windows: the rows of each are read, once where several hold them, and stand along an axis of their own."""
+"""Windows: their rows, read once where several windows hold them, along an axis of their own."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WindowSelection(SelectedSamples):
         return array
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read a block of each window, which may be one of its rows, too, if it has as many axes as a window."""
+        """Read a block of each window; a block of as many axes as a window also cuts its rows."""
         field = self._field(name)
         array = check_blocks(blocks, out, len(self._rows), field)
         rows, axes = self._rows, len(field.row_shape) - 1

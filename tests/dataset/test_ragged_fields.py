@@ -144,7 +144,7 @@ def test_offsets_of_hdf5(span: tuple[int, int], tmp_path: Path) -> None:
 @pytest.mark.usefixtures("part")
 @pytest.mark.parametrize("container", ["tar", "lmdb"])
 def test_values_of_other_sizes(container: str, tmp_path: Path) -> None:
-    """A value that is shorter or longer than its length, or no whole number of entries, is refused by name."""
+    """A value that is shorter or longer than its length, or is no multiple of an entry, is refused by name."""
     for size in (0, 2, 2 * LENGTH - 1, 2 * LENGTH + 1, 2 * LENGTH + 2):
         path = written(tmp_path / f"{size}", container)
         if container == "tar":
@@ -246,7 +246,7 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="shape"):
             shardio.Field("array", "float32", shape)
     for kind in ("image", "pixels"):
-        with pytest.raises(ConfigError, match="a shape must be a tuple of whole numbers"):
+        with pytest.raises(ConfigError, match="a shape must be a tuple of integers"):
             shardio.Field(kind, shape=(None, 3))
 
 

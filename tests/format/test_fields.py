@@ -210,8 +210,8 @@ class TestField:
             ({"kind": "text", "dtype": "int64"}, "takes no dtype"),
             ({"kind": "image", "shape": (28, 28, 3)}, "not a shape"),  # height and width only
             ({"kind": "array", "dtype": "int64", "shape": (-1, 2)}, "not a shape"),
-            ({"kind": "array", "dtype": "int64", "shape": (2.5,)}, "whole numbers"),
-            ({"kind": "array", "dtype": "int64", "shape": 3}, r"a tuple of whole numbers, such as \(3,\), got 3"),
+            ({"kind": "array", "dtype": "int64", "shape": (2.5,)}, "integers"),
+            ({"kind": "array", "dtype": "int64", "shape": 3}, r"a tuple of integers, such as \(3,\), got 3"),
             ({"kind": "image", "channels": 4}, "channels must be 1 or 3.*got 4"),
             ({"kind": "text", "channels": 3}, "channels must be"),
             ({"kind": "image", "role": "label"}, "role must be 'mask', 'segments' or None, got 'label'"),

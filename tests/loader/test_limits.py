@@ -250,6 +250,6 @@ def test_an_image_whose_decoding_takes_too_long(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", ["max_image_pixels", "max_value_bytes"])
 @pytest.mark.parametrize("value", [0, 1.5, True, 1 << 63])
 def test_limits_that_are_none(name: str, value: Any) -> None:
-    """Each limit is a whole number of at least 1."""
-    with pytest.raises(ConfigError, match=f"{name} must be a whole number of at least 1, got"):
+    """Each limit is an integer of at least 1."""
+    with pytest.raises(ConfigError, match=f"{name} must be an integer of at least 1, got"):
         shardio.Loader(photos(png()), 1, **{name: value})

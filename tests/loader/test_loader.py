@@ -436,7 +436,7 @@ def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         ({"transforms": [shardio.ToFloat(), *TRAIN]}, "RandomResizedCrop must come before"),
         ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise', 'replace' or 'mask', got 'skip'"),
         ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
-        ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
+        ({"max_bad": 1.5}, "max_bad must be an integer, or below 1 for a share, got 1.5"),
         ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
         ({"map": 3}, "map must be a function, got 3"),
         ({"map": zip_with}, r"map must be a function of a batch, .* got zip_with.*: missing a required .* 'other'"),

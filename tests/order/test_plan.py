@@ -201,7 +201,7 @@ def test_the_last_block_moves() -> None:
 @pytest.mark.parametrize("wrong", [{"block": 0}, {"window": 0}, {"block": 1.5}])
 def test_blocks_that_are_none_are_refused(wrong: dict[str, int]) -> None:
     """Block and window must be positive integers."""
-    with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
+    with pytest.raises(ConfigError, match="must be an integer of at least 1"):
         Plan(10, shuffle="block", **wrong)
 
 

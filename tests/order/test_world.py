@@ -58,9 +58,9 @@ def test_detect(environ: dict[str, str], expected: World) -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        (TORCHRUN | {"RANK": "x"}, "torchrun's RANK must be a whole number, got 'x'"),  # not a number
+        (TORCHRUN | {"RANK": "x"}, "torchrun's RANK must be an integer, got 'x'"),  # not a number
         (TORCHRUN | {"RANK": "8"}, r"rank must be in \[0, 8\), got 8"),  # contradiction
-        (TORCHRUN | {"WORLD_SIZE": "0"}, "size must be a whole number of at least 1, got 0"),  # no ranks
+        (TORCHRUN | {"WORLD_SIZE": "0"}, "size must be an integer of at least 1, got 0"),  # no ranks
     ],
 )
 def test_wrong_variables_are_refused(environ: dict[str, str], message: str) -> None:
@@ -85,14 +85,14 @@ def test_torch_distributed_wins(tmp_path: object, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        (("0", 2), "rank must be a whole number, got '0'"),
-        ((0, "2"), "size must be a whole number of at least 1, got '2'"),
+        (("0", 2), r"rank must be in \[0, 2\), got '0'"),
+        ((0, "2"), "size must be an integer of at least 1, got '2'"),
         ((2, 2), r"rank must be in \[0, 2\), got 2"),
-        ((0, 1, 0.0), "local_rank must be a whole number, got 0.0"),
+        ((0, 1, 0.0), r"local_rank must be in \[0, 1\), got 0.0"),
     ],
 )
 def test_numbers_of_a_world_are_checked(numbers: Any, message: str) -> None:
-    """Texts, as the environment holds them, are no whole numbers, and a rank is below the size."""
+    """Texts, as the environment holds them, are no integers, and a rank is below the size."""
     with pytest.raises(ConfigError, match=message):
         World(*numbers)
 

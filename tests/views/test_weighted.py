@@ -142,7 +142,7 @@ def test_an_epoch_of_more_samples_than_float64_counts() -> None:
         (lambda ds: ds.weighted([1, -1, 1, 1]), "weights must be finite and at least 0, got -1 for sample 1"),
         (lambda ds: ds.weighted([1, 1, np.nan, 1]), "got nan for sample 2"),
         (lambda ds: ds.weighted(np.zeros(4)), "a sum that is above 0"),
-        (lambda ds: ds.weighted("w", samples=0), r"samples must be a whole number in \[1, 2\^48\), got 0"),
+        (lambda ds: ds.weighted("w", samples=0), r"samples must be an integer in \[1, 2\^48\), got 0"),
         (lambda ds: ds.weighted("missing"), "no field 'missing'"),
         (lambda ds: ds.weighted("w").select([0]), "choose first, then weigh, cut or mix"),
         (lambda ds: ds.weighted("w").weighted("w"), "weighted chooses from stored samples"),
