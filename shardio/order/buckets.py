@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..system.types import Indices
 from ..system.units import shown
 from .permutation import Permutation, derive
-from .plan import Order, Shuffling
+from .plan import Order, OrderOfSamples
 
 WINDOW = 1 << 16
 """The most positions of a window. The longer windows are, the less is padded. An epoch has at least four of them, or
@@ -108,7 +108,7 @@ class _Batches(NamedTuple):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Buckets(Order):
+class Buckets(OrderOfSamples):
     """An epoch in batches of samples of like length: a `plan.Order` whose positions are batches.
 
     The batches of an epoch are made when they are first asked for: 2 bytes for each sample, and 8 for each batch.
@@ -119,7 +119,6 @@ class Buckets(Order):
         rule: what makes batches.
     """
 
-    samples: Order
     lengths: NDArray[Any] = field(repr=False, compare=False)
     rule: BucketRule
     _batches: Callable[[], _Batches] = field(init=False, repr=False, compare=False)
@@ -140,21 +139,6 @@ class Buckets(Order):
     def n(self) -> int:
         """The number of batches in the epoch."""
         return len(self.ends)
-
-    @property
-    def seed(self) -> int:
-        """The seed of the samples' order."""
-        return self.samples.seed
-
-    @property
-    def epoch(self) -> int:
-        """The number of the epoch."""
-        return self.samples.epoch
-
-    @property
-    def shuffling(self) -> Shuffling:
-        """The shuffling of the samples."""
-        return self.samples.shuffling
 
     @property
     def ends(self) -> NDArray[np.int64]:  # type: ignore[override]  # made when it is first asked for

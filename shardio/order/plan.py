@@ -122,7 +122,7 @@ class Order(ABC):
 
     def at_epoch(self, epoch: int) -> Self:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
-        return replace(self, epoch=epoch)  # type: ignore[call-arg]  # a field of all orders but Buckets
+        return replace(self, epoch=epoch)  # type: ignore[call-arg]  # a field of all orders but those of orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,41 @@ class Plan(Order):
     def runs(self, start: int, stop: int) -> list[range]:
         """Return the samples that windows start..stop-1 hold, as runs of neighbours."""
         return self._permutation.runs(start, stop) if isinstance(self._permutation, BlockPermutation) else []
+
+
+@dataclass(frozen=True, slots=True)
+class OrderOfSamples(Order):
+    """An order that another one shuffles, at the same epoch: what its positions stand for differs.
+
+    Attributes:
+        samples: the order that shuffles the samples.
+    """
+
+    samples: Order
+
+    @property
+    def n(self) -> int:
+        """The number of positions in the epoch."""
+        return self.samples.n
+
+    @property
+    def seed(self) -> int:
+        """The seed of the samples' order."""
+        return self.samples.seed
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch."""
+        return self.samples.epoch
+
+    @property
+    def shuffling(self) -> Shuffling:
+        """The shuffling of the samples."""
+        return self.samples.shuffling
+
+    def at_epoch(self, epoch: int) -> Self:
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
+        return replace(self, samples=self.samples.at_epoch(epoch))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..system.types import Indices
 from .permutation import derive, splitmix64
-from .plan import Order, Plan, Shuffle, Shuffling
+from .plan import OrderOfSamples
 
 _START, _DRAW = 0x57A7, 0xD2A3  # the purposes for which keys are derived
 _FINEST, _MOST = 32, 62  # bits: of the distance between two points, and of the line
@@ -91,44 +91,26 @@ class ClassPoints:
 
 @final
 @dataclass(frozen=True, slots=True)
-class WeightedPlan(Order):
+class WeightedPlan(OrderOfSamples):
     """The order of one epoch of weighted samples: a `plan.Order` whose numbers are those of what is weighed.
 
     Args:
-        n: the number of positions in an epoch.
+        samples: the order of what the epoch draws. If it is the stored one, the samples come in the order of their
+            intervals.
         points: the intervals of the samples.
         independent: draw each position by itself, with replacement, instead of at equal distances.
-        seed, epoch, shuffle, block, window: as for `Plan`. With `shuffle=None` the samples come in the order of their
-            intervals.
-
-    Raises ConfigError as `Plan` does.
     """
 
-    n: int = field()  # otherwise the property of `Order` would be its default
     points: Points
     independent: bool = False
-    seed: int = 0
-    epoch: int = 0
-    shuffle: Shuffle = "global"
-    block: int = 64
-    window: int = 16
-    _places: Plan = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        places = Plan(self.n, self.seed, self.epoch, self.shuffle, self.block, self.window)
-        object.__setattr__(self, "_places", places)
-
-    @property
-    def shuffling(self) -> Shuffling:
-        """The shuffling of what the epoch draws."""
-        return self._places.shuffling
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
         """Return the sample at each position in [0, n), and its random key, which differs each time that it comes."""
-        places, bits = self._places.lookup(positions)[0], distance_bits(self.n)
+        places, bits = self.samples.lookup(positions)[0], distance_bits(self.samples.n)
+        seed, epoch = self.samples.seed, self.samples.epoch
         if self.independent:
-            return self._drawn(places.astype(np.uint64), derive(self.seed, self.epoch, _DRAW))
-        start = derive(self.seed, self.epoch, _START) >> (64 - bits) if bits else 0
+            return self._drawn(places.astype(np.uint64), derive(seed, epoch, _DRAW))
+        start = derive(seed, epoch, _START) >> (64 - bits) if bits else 0
         numbers, begins = self.points.at((places << bits) + start)
         first_places = np.maximum(-((start - begins) >> bits), 0)
         return numbers, _keys(numbers, places - first_places)

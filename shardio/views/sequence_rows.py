@@ -239,9 +239,8 @@ class DocumentRows(Grouped[RowLayout]):
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the rows in epoch 0."""
-        if not self.orders_itself or not len(self):
-            return super().plan(seed, shuffle, block, window)
-        return RingPlan(self.numbers, self.choice.length, seed, 0, shuffle, block, window)
+        rows = super().plan(seed, shuffle, block, window)
+        return RingPlan(rows, self.numbers, self.choice.length) if self.orders_itself else rows
 
     def __repr__(self) -> str:
         padding = " an epoch" if self.orders_itself else f", {self.padding:.2%} padding"

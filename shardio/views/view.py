@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, SplitWarning
 from ..format.fields import presence
-from ..order.plan import Order, Shuffle
+from ..order.plan import Order, Plan, Shuffle
 from ..order.weighted import Points, WeightedPlan
 from ..system.rules import whole_number
 from ..system.types import Indices
@@ -385,4 +385,5 @@ class Weighted(Derived[Points], BaseDataset):
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
-        return WeightedPlan(len(self), self._decided(), self.choice.replacement, seed, 0, shuffle, block, window)
+        drawn = Plan(len(self), seed, 0, shuffle, block, window)
+        return WeightedPlan(drawn, self._decided(), self.choice.replacement)

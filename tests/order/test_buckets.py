@@ -110,7 +110,7 @@ def mixed(seed: int) -> Order:
 
 def weighted(seed: int) -> Order:
     ends = np.cumsum(np.full(165, 200 << distance_bits(200)) // 165 + np.arange(165) % 7)
-    return WeightedPlan(200, SamplePoints(ends), seed=seed)
+    return WeightedPlan(Plan(200, seed), SamplePoints(ends))
 
 
 @pytest.mark.parametrize("make", [mixed, weighted])

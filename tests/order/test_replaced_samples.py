@@ -11,15 +11,15 @@ from shardio.order.weighted import SamplePoints, WeightedPlan, distance_bits
 
 N = 60
 POINTS = SamplePoints(np.cumsum(np.full(N, (N << distance_bits(N)) // N + np.arange(N) % 2)))
-WEIGHTED = WeightedPlan(N, POINTS, seed=3)
+WEIGHTED = WeightedPlan(Plan(N, 3), POINTS)
 SOURCES = tuple(Source(order, order.n) for order in (Plan(40, 4), WEIGHTED))
 ORDERS: dict[str, Order] = {
     "global": Plan(N, 3),
     "block": Plan(N, 3, 0, "block", 4, 3),
     "stored": Plan(N, 3, 0, None),
-    "ring": RingPlan(N * 7 + 3, 7, 3),
+    "ring": RingPlan(Plan(N, 3), N * 7 + 3, 7),
     "weighted": WEIGHTED,
-    "independent": WeightedPlan(N, POINTS, independent=True, seed=3),
+    "independent": WeightedPlan(Plan(N, 3), POINTS, independent=True),
     "mixture": MixedPlan(N, SOURCES, ((0, (2, 1)),), 3),
     "nested": MixedPlan(N, (Source(MixedPlan(50, SOURCES, ((0, (1, 1)),), 3), 100), SOURCES[0]), ((0, (2, 1)),), 3),
     "buckets": Buckets(Plan(N, 3), np.arange(N) % 13, BucketRule("x", 6)),

@@ -17,13 +17,18 @@ EPOCHS = st.integers(0, (1 << 63) - 1)
 SHUFFLES = st.sampled_from(["global", "block", None])
 
 
+def ring(entries: int, length: int, *plan: Any) -> RingPlan:
+    """A ring of a plan of its rows."""
+    return RingPlan(Plan(entries // length, *plan), entries, length)
+
+
 @st.composite
 def rings(draw: st.DrawFn) -> RingPlan:
     """Any ring with a row on it, in any epoch."""
     length = draw(st.integers(1, 40))
     entries = length + draw(st.integers(0, 300))
     block, window = draw(st.integers(1, 9)), draw(st.integers(1, 5))
-    return RingPlan(entries, length, draw(SEEDS), draw(EPOCHS), draw(SHUFFLES), block, window)
+    return ring(entries, length, draw(SEEDS), draw(EPOCHS), draw(SHUFFLES), block, window)
 
 
 @given(rings())
@@ -47,8 +52,9 @@ def test_windows_hold_what_their_positions_deliver(plan: RingPlan, ends: tuple[i
     stop = max(start + 1, min(ends[1], plan.n))
     first, last = plan.windows(start, stop)
     told = [place for run in plan.runs(first, last + 1) for place in run]
-    span = plan.block * plan.window
-    if plan.shuffle == "block":
+    shuffle, block, window = plan.shuffling
+    span = block * window
+    if shuffle == "block":
         assert sorted(told) == sorted(plan.lookup(np.arange(first * span, min(plan.n, (last + 1) * span)))[0].tolist())
     else:
         assert (first, last, told) == (0, -1, [])
@@ -67,13 +73,13 @@ def test_a_bad_row_is_replaced_by_one_of_its_epoch(plan: RingPlan, position: int
 def test_epochs_enter_the_ring_at_other_places() -> None:
     """Shuffled epochs begin anywhere on the ring, so that rows differ; stored order begins at the first entry."""
     entries, length = 10_000, 64
-    firsts = {int(RingPlan(entries, length, 3, epoch).lookup(np.arange(1))[0][0]) % length for epoch in range(200)}
+    firsts = {int(ring(entries, length, 3, epoch).lookup(np.arange(1))[0][0]) % length for epoch in range(200)}
     assert len(firsts) > length // 2
     for shuffle in ("global", "block"):
-        offsets = {RingPlan(entries, length, seed, 0, shuffle)._first for seed in range(200)}
+        offsets = {ring(entries, length, seed, 0, shuffle)._first for seed in range(200)}
         assert len(offsets) > 190
     for epoch in range(3):
-        stored = RingPlan(entries, length, 3, epoch, None).lookup(np.arange(3))[0]
+        stored = ring(entries, length, 3, epoch, None).lookup(np.arange(3))[0]
         assert stored.tolist() == [0, length, 2 * length]
 
 
@@ -81,7 +87,7 @@ def test_rows_are_those_of_the_plan() -> None:
     """The permutation of rows is that of a plan of as many samples, so global and block shuffles mean the same."""
     shuffles: list[Shuffle] = ["global", "block", None]
     for shuffle in shuffles:
-        plan = RingPlan(1000, 7, 5, 2, shuffle, 4, 3)
+        plan = ring(1000, 7, 5, 2, shuffle, 4, 3)
         rows = (plan.lookup(np.arange(plan.n))[0] - plan._first) % 1000 // 7
         assert rows.tolist() == Plan(142, 5, 2, shuffle, 4, 3).indices(0, 142).tolist()
         assert plan.shuffling == Plan(142, 5, 2, shuffle, 4, 3).shuffling
@@ -90,8 +96,8 @@ def test_rows_are_those_of_the_plan() -> None:
 @pytest.mark.parametrize(("entries", "length"), [(7, 8), (0, 1), (8, 0), (1 << 62, 8)])
 def test_a_ring_without_a_row_is_refused(entries: int, length: int) -> None:
     """A ring has at least one row, and fewer than 2^62 entries."""
-    with pytest.raises(ConfigError, match=f"{entries} entries on a ring make no row of {length}"):
-        RingPlan(entries, length)
+    with pytest.raises(ConfigError, match=f"{entries} entries on a ring do not make 1 rows of {length}"):
+        RingPlan(Plan(1), entries, length)
 
 
 @pytest.mark.parametrize(
@@ -105,5 +111,5 @@ def test_a_ring_without_a_row_is_refused(entries: int, length: int) -> None:
 def test_recorded_orders(shuffling: Any, recorded: str) -> None:
     """The rows and keys of two epochs stay what they are: states of earlier releases resume."""
     rows = np.arange(142)
-    found = np.stack([RingPlan(1000, 7, 3, epoch, *shuffling).lookup(rows) for epoch in (0, 5)])
+    found = np.stack([ring(1000, 7, 3, epoch, *shuffling).lookup(rows) for epoch in (0, 5)])
     assert xxhash.xxh3_64_hexdigest(found.astype("<i8").tobytes()) == recorded
