@@ -196,7 +196,7 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
                 return Findings(shard)
             start, stop = dataset.manifest.shards.starts[shard : shard + 2]
             return Findings(shard, checksums=dataset.selection(np.arange(start, stop)).column(CHECKSUM))
-        dataset.reader(shard)
+        dataset.shards[shard]  # opens it
     except (DatasetError, OSError) as error:
         if not concerns_data(error):
             raise

@@ -21,7 +21,6 @@ from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher
 from ..cache.location import open_cache
 from ..containers import located_rows, memory
-from ..containers.base import Reader
 from ..errors import ConfigError, DatasetError, ManifestError, ShardCorrupt
 from ..format import checksums, manifest
 from ..format.fields import (
@@ -155,7 +154,7 @@ class Dataset(BaseDataset):
                     continue
                 # A shard that can't be opened is reported where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, MappedFileLost):
-                    if (locator := self.reader(shard).locator(name)) is not None:
+                    if (locator := self.shards[shard].locator(name)) is not None:
                         located_rows.read_ahead(locator, start, stop)
 
     @property
@@ -198,10 +197,6 @@ class Dataset(BaseDataset):
         names = self.manifest.conversion.get("names")
         own = names.items() if isinstance(names, dict) else ()
         return "".join(f"; {name} is the field {field!r} here" for field, given in own if given == name)
-
-    def reader(self, shard: int) -> Reader:
-        """Return the open reader of shard number `shard`."""
-        return self.shards[shard]
 
     def check(self, indices: Indices, stored: Stored, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
         """Compare the checksums of some samples with the checksums that were stored with them.

@@ -171,8 +171,9 @@ class RemoteShards(Shards):
     def __getitem__(self, number: int) -> Reader:
         return self._shard(number).reader
 
-    def path(self, number: int) -> str:
-        return str(self._url / self._table.names[number])
+    def path(self, number: int) -> Url:
+        name: str = self._table.names[number]
+        return self._url / name
 
     def size(self, number: int) -> int | None:
         try:

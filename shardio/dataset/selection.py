@@ -296,7 +296,7 @@ class Selection(SelectedSamples):
             yield
         except MappedFileLost as error:
             lost = list(self._lost_shards(name)) or self._numbers[:1]
-            paths = ", ".join(map(self._shards.path, lost))
+            paths = ", ".join(f"{self._shards.path(number)}" for number in lost)
             raise ShardCorrupt(
                 f"{paths}, field {name!r}: the file was cut short while it was open, or its storage failed"
             ) from error

@@ -19,6 +19,7 @@ from ..format import manifest
 from ..format.fields import CHECKSUM_BYTES, Field
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable
+from ..stores.url import Url
 from ..system import forks, processes
 from ..system.types import Rows
 
@@ -48,7 +49,7 @@ class Shards(Protocol):
     def __getitem__(self, number: int) -> Reader:
         """Return the open reader of a shard; ShardCorrupt if it cannot be opened."""
 
-    def path(self, number: int) -> str:
+    def path(self, number: int) -> Path | Url:
         """Return the path or URL of a shard."""
 
     def size(self, number: int) -> int | None:
@@ -157,27 +158,24 @@ class LocalShards(Shards):
         return self._open.get(number, self._open_shard)
 
     def _open_shard(self, number: int) -> Reader:
-        path, samples = self._path(number), self._table.samples[number]
+        path, samples = self.path(number), self._table.samples[number]
         reader = self._container.reader(path, self._fields)
         if len(reader) != samples:
             raise ShardCorrupt(f"{path}: {len(reader)} samples, but the manifest says {samples}")
         return reader
 
-    def _path(self, number: int) -> Path:
+    def path(self, number: int) -> Path:
         name: str = self._table.names[number]
         return self._folder / name
 
-    def path(self, number: int) -> str:
-        return str(self._path(number))
-
     def size(self, number: int) -> int | None:
-        files = self._container.files(self._path(number))
+        files = self._container.files(self.path(number))
         if not files:  # in memory, which has room for all samples
             return CHECKSUM_BYTES * int(self._table.samples[number])
         return sum(file.stat().st_size for file in files) if all(file.is_file() for file in files) else None
 
     def check_files(self, number: int) -> None:
-        files = self._container.files(self._path(number))
+        files = self._container.files(self.path(number))
         if not files:
             return
         for file in files:
@@ -187,7 +185,7 @@ class LocalShards(Shards):
         size, checksum, table = piece_sums.of_files(files)
         sizes = [size] if len(files) == 1 else [file.stat().st_size for file in files]
         compare_files(self._table, number, sizes, checksum, next(filter(None, map(_target, files)), ""))
-        path = self._path(number)
+        path = self.path(number)
         if self._described.piece_bytes == PIECE and not piece_sums.matches(path, table):
             name = piece_sums.path_of(path).name
             wrong = "does not hold the checksums of its pieces" if path.with_name(name).exists() else "is missing"

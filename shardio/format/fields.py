@@ -619,15 +619,11 @@ def describe(field: Field) -> str:
             size = " x ".join(map(str, field.shape)) if field.shape else "sizes differ"
             words = f"image, {color}, {size}" + (", stored as pixels" if field.kind == "pixels" else "")
         case "array":
-            sizes = "shapes differ" if field.shape is None else f"[{', '.join(map(_size_in_words, field.shape))}]"
-            words = f"array, {field.dtype}, {sizes}"
+            sizes = ", ".join("any" if size is None else str(size) for size in field.shape or ())
+            words = f"array, {field.dtype}, {'shapes differ' if field.shape is None else f'[{sizes}]'}"
         case "scalar":
             words = f"scalar, {field.dtype}"
     return words + (", optional" if field.optional else "")
-
-
-def _size_in_words(size: int | None) -> str:
-    return "any" if size is None else str(size)
 
 
 def describe_fields(fields: Mapping[str, Field]) -> str:

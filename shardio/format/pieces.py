@@ -28,18 +28,18 @@ def pieces_of(offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[n
     return np.unique(every)
 
 
-def runs(pieces: NDArray[np.int64], longest: int) -> list[tuple[int, int]]:
-    """Return runs of adjacent pieces as (first, stop), none of more than `longest` pieces.
+def runs(numbers: NDArray[np.int64], longest: int = 1 << 62) -> list[tuple[int, int]]:
+    """Return runs of adjacent numbers, such as those of pieces, as (first, stop).
 
     Args:
-        pieces: piece numbers, ascending, each once.
-        longest: the most pieces of a run.
+        numbers: the numbers, ascending, each once.
+        longest: the most numbers of a run.
     """
     found: list[tuple[int, int]] = []
-    breaks = (np.flatnonzero(np.diff(pieces) != 1) + 1).tolist() if len(pieces) else []
-    for start, stop in zip([0, *breaks], [*breaks, len(pieces)], strict=True):
+    breaks = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist() if len(numbers) else []
+    for start, stop in zip([0, *breaks], [*breaks, len(numbers)], strict=True):
         if stop > start:
-            first, last = int(pieces[start]), int(pieces[stop - 1]) + 1
+            first, last = int(numbers[start]), int(numbers[stop - 1]) + 1
             found += [(begin, min(begin + longest, last)) for begin in range(first, last, longest)]
     return found
 

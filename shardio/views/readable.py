@@ -20,6 +20,7 @@ from ..containers.packed_values import PackedValues, Scratch
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
+from ..format.pieces import runs
 from ..order.plan import Order, Plan, Shuffle
 from ..stores.url import Url
 from ..system import npy
@@ -304,11 +305,8 @@ class ReadableDataset(ABC):
         """Ask storage for a run of neighbouring samples, at least one, without waiting for them."""
         names = list(fields)
         for source, indices in self.needed(np.arange(run.start, run.stop, run.step)):
-            numbers = np.unique(indices)
-            firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
-            sizes = np.diff(firsts, append=len(numbers))
-            for first, size in zip(numbers[firsts].tolist(), sizes.tolist(), strict=True):
-                self.below[source].read_ahead(range(first, first + size), names)
+            for first, stop in runs(np.unique(indices)):
+                self.below[source].read_ahead(range(first, stop), names)
 
     def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from its store again; return whether reading it again is worth while."""

@@ -336,7 +336,8 @@ def test_a_size_that_all_images_share_is_compared(tmp_path: Path) -> None:
 def test_a_shortage_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many open files end the verification with an error and are no problem of the dataset."""
     ds = write(tmp_path / "d", "tar")
-    monkeypatch.setattr(ds, "reader", mock.Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+    shortage = mock.Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    monkeypatch.setattr(type(ds.shards), "__getitem__", shortage)
     with pytest.raises(OSError, match="Too many open files"):
         verify(ds, deep=True)
 

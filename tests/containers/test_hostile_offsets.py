@@ -125,7 +125,7 @@ def deliveries(path: Path, name: str) -> set[bytes | None]:
     """What each way to read row 2, alone or among others, gives for it; None where it raises ShardCorrupt."""
     dataset = shardio.open(path)
     ways: list[Callable[[NDArray[np.int64]], Any]] = [
-        lambda rows: dataset.reader(0).read(rows, name),  # the container's own
+        lambda rows: dataset.shards[0].read(rows, name),  # the container's own
         lambda rows: dataset.selection(rows).stored(name),  # many rows of many shards in one compiled call
         lambda rows: dataset.selection(rows).stored(name, None, Scratch()),  # the same, as a loader does
         lambda rows: dataset.read(rows, [name])[name],

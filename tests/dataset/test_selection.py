@@ -135,7 +135,7 @@ def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         opened = written(tmp_path / container, container)
         wanted = everything(opened, [3, 55, 3, 20])
         with monkeypatch.context() as patch:
-            for reader in map(opened.reader, range(len(opened.manifest.shards))):
+            for reader in map(opened.shards.__getitem__, range(len(opened.manifest.shards))):
                 patch.setattr(type(reader), "read", None)
             assert everything(opened, [3, 55, 3, 20]) == wanted
             found = opened.selection(np.array([3, 55]))

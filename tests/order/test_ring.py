@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardio.errors import ConfigError
-from shardio.order.plan import Plan, Shuffle
+from shardio.order.plan import Plan
 from shardio.order.ring import RingPlan
 
 SEEDS = st.integers(-(1 << 63), 1 << 63)
@@ -81,16 +81,6 @@ def test_epochs_enter_the_ring_at_other_places() -> None:
     for epoch in range(3):
         stored = ring(entries, length, 3, epoch, None).lookup(np.arange(3))[0]
         assert stored.tolist() == [0, length, 2 * length]
-
-
-def test_rows_are_those_of_the_plan() -> None:
-    """The permutation of rows is that of a plan of as many samples, so global and block shuffles mean the same."""
-    shuffles: list[Shuffle] = ["global", "block", None]
-    for shuffle in shuffles:
-        plan = ring(1000, 7, 5, 2, shuffle, 4, 3)
-        rows = (plan.lookup(np.arange(plan.n))[0] - plan._first) % 1000 // 7
-        assert rows.tolist() == Plan(142, 5, 2, shuffle, 4, 3).indices(0, 142).tolist()
-        assert plan.shuffling == Plan(142, 5, 2, shuffle, 4, 3).shuffling
 
 
 @pytest.mark.parametrize(("entries", "length"), [(7, 8), (0, 1), (8, 0), (1 << 62, 8)])
