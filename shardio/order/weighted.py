@@ -8,7 +8,7 @@ Source: systematic sampling (Madow 1949, "On the theory of systematic sampling, 
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +26,10 @@ def distance_bits(samples: int) -> int:
     return min(_FINEST, _MOST - samples.bit_length())
 
 
-class Points(Protocol):
-    """A line of `samples << distance_bits(samples)` units, divided into an interval for each sample."""
-
-    @property
-    def units(self) -> int:
-        """The length of the line."""
-
-    def at(self, points: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """Return the samples whose intervals hold some points, and where these intervals begin; int64 [k] each."""
-
-
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplePoints:
-    """An interval for each sample, in stored order.
+    """A line with an interval for each sample, in stored order.
 
     Args:
         ends: where the intervals end, int64 [n], ascending.
@@ -50,9 +39,11 @@ class SamplePoints:
 
     @property
     def units(self) -> int:
+        """The length of the line."""
         return int(self.ends[-1])
 
     def at(self, points: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the samples whose intervals hold some points, and where these intervals begin; int64 [k] each."""
         numbers = np.searchsorted(self.ends, points, "right")
         return numbers, np.where(numbers > 0, self.ends[numbers - 1], 0)
 
@@ -79,6 +70,7 @@ class ClassPoints:
         object.__setattr__(self, "_begins", np.array(begins, np.int64))
 
     def at(self, points: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the samples whose intervals hold some points, and where these intervals begin; int64 [k] each."""
         begins = self._begins
         which = np.searchsorted(begins, points, "right") - 1
         counts = (self.firsts[which + 1] - self.firsts[which]).astype(object)  # products exceed 64 bits
@@ -87,6 +79,10 @@ class ClassPoints:
         within = -(-(points - begins[which] + 1).astype(object) * counts // lengths) - 1
         starts = begins[which] + (within * lengths // counts).astype(np.int64)
         return self.members[self.firsts[which] + within.astype(np.int64)].astype(np.int64), starts
+
+
+Points: TypeAlias = SamplePoints | ClassPoints
+"""A line of `samples << distance_bits(samples)` units, divided into an interval for each sample."""
 
 
 @final

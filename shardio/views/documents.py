@@ -1,7 +1,7 @@
 """Documents end to end: the lengths of a ragged field's values, and the pieces of these that make rows."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,24 +37,6 @@ class Pieces(NamedTuple):
         return found
 
 
-class RowLayout(Protocol):
-    """Rows of one length, made of pieces of documents: which pieces, as a pure function of a row's number."""
-
-    def __len__(self) -> int:
-        """Return the number of rows in an epoch."""
-
-    @property
-    def numbers(self) -> int:
-        """The number of rows that have numbers, which are in [0, numbers)."""
-
-    @property
-    def padding(self) -> float:
-        """The share of all rows' entries that are padding."""
-
-    def pieces(self, numbers: Indices) -> Pieces:
-        """Return the pieces in some rows."""
-
-
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ring:
@@ -69,17 +51,21 @@ class Ring:
     length: int
 
     def __len__(self) -> int:
+        """Return the number of rows in an epoch."""
         return int(self.starts[-1]) // self.length
 
     @property
     def numbers(self) -> int:
+        """The number of places on the ring, at each of which a row may begin."""
         return int(self.starts[-1]) if len(self) else 0
 
     @property
     def padding(self) -> float:
+        """The share of all rows' entries that are padding."""
         return 0.0
 
     def pieces(self, numbers: Indices) -> Pieces:
+        """Return the pieces in some rows."""
         # Documents count on where the ring begins again; of those that begin at one place only the last has entries.
         total, count = max(int(self.starts[-1]), 1), len(self.starts) - 1
         last = numbers + self.length - 1

@@ -63,6 +63,9 @@ class PackedTable:
         firsts: the bits of the first document of each row, of n.
         long: the bits of the documents that fill rows.
         begun: the bits of the first row that each of these fills, of `full`.
+
+    Attributes:
+        padding: the share of all rows' entries that are padding.
     """
 
     length: int
@@ -83,9 +86,11 @@ class PackedTable:
 
     @property
     def numbers(self) -> int:
+        """The number of rows."""
         return len(self)
 
     def pieces(self, numbers: Indices) -> Pieces:
+        """Return the pieces in some rows."""
         filled = numbers < self.full
         if filled.all():
             return self._full_rows(numbers, np.arange(len(numbers)))

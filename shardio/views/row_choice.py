@@ -12,11 +12,13 @@ from ..errors import ConfigError
 from ..format.fields import Field, describe, describe_fields
 from ..system.rules import Range, check_fields
 from .choice import Choice, Number
-from .documents import RowLayout, ring
-from .packed_table import packed_table
+from .documents import Ring, ring
+from .packed_table import PackedTable, packed_table
 from .readable import ReadableDataset
 
 _Length: TypeAlias = Annotated[int, Range(1, 1 << 31)]
+RowLayout: TypeAlias = Ring | PackedTable
+"""Rows of one length, made of pieces of documents: which pieces, as a pure function of a row's number."""
 
 
 @final
@@ -39,7 +41,7 @@ class Cut(Choice, frozen=True, rename={"field": "cut"}):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def made(self, base: ReadableDataset) -> RowLayout:
+    def made(self, base: ReadableDataset) -> Ring:
         return ring(base, self.field, self.length)
 
 
@@ -67,7 +69,7 @@ class Packed(Choice, frozen=True, rename={"field": "packed"}):
         # Equal numbers of several types have one description, and so one digest.
         msgspec.structs.force_setattr(self, "value", whole if whole == self.value else float(self.value))
 
-    def made(self, base: ReadableDataset) -> RowLayout:
+    def made(self, base: ReadableDataset) -> PackedTable:
         return packed_table(base, self.field, self.length)
 
 

@@ -26,9 +26,9 @@ from ..order.plan import Order, Shuffle
 from ..order.ring import RingPlan
 from ..system.types import Buffer, Indices
 from .derived import Grouped
-from .documents import Pieces, RowLayout
+from .documents import Pieces
 from .readable import ReadableDataset, SelectedSamples, whole_numbers
-from .row_choice import Cut, RowChoice, row_fields
+from .row_choice import Cut, RowChoice, RowLayout, row_fields
 
 _memory = threading.local()  # of what is read before it is converted: fresh pages cost more than the copy
 

@@ -18,8 +18,8 @@ from shardio.dataset.dataset import Dataset
 from shardio.errors import ConfigError
 from shardio.system import npy
 from shardio.views import packed_table
-from shardio.views.documents import RowLayout
 from shardio.views.packed_table import PackedTable
+from shardio.views.row_choice import RowLayout
 
 COUNT = 70_000  # of fewer documents no table is kept
 
