@@ -14,5 +14,5 @@ def check_max_bad(max_bad: float) -> None:
 
 
 def allowance(max_bad: float, samples: int) -> int:
-    """Return how many of `samples` may be bad: `max_bad` is a count, or below 1 a share, which is rounded up."""
+    """Return how many of `samples` may be bad: `max_bad` is a count, or below 1 a share, rounded up."""
     return int(max_bad) if max_bad >= 1 else math.ceil(max_bad * samples)

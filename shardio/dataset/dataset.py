@@ -240,7 +240,7 @@ class Dataset(BaseDataset):
         shard, row = (int(column[0]) for column in self.manifest.shards.locate(numbers))
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
-            with contextlib.suppress(DatasetError, OSError, MemoryError):  # damaged shards are located, too
+            with contextlib.suppress(DatasetError, OSError, MemoryError):  # damaged shards are located as well
                 key = bytes(self.selection(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
 

@@ -83,7 +83,7 @@ def epoch_cost(
     piece_bytes, sample_bytes = data / max(1, pieces), data / max(1, samples)  # means: a shard's last piece is shorter
     opening = Traffic(1 + len(shards), len(described.to_json()) + indexes)
     whole_shard = pieces / files if described.container == "lmdb" else 0.0
-    # The pieces that reading a sample needs, which begins anywhere.
+    # The pieces that reading a sample needs, wherever it begins.
     of_sample = whole_shard or (max(0.0, sample_bytes - 1) / PIECE + 1 if sample_bytes else 0.0)
     touched = pieces * _share(samples * of_sample / max(1, pieces), nodes)  # by this node at all
 

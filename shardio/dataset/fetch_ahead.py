@@ -138,7 +138,7 @@ class FetchAhead:
         world = self._schedule.world
         (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
         low, high = self._plan.windows(start, end)
-        # Ranks that lie cyclically on the nodes have neighbours elsewhere.
+        # Ranks that are laid out cyclically over the nodes have neighbours elsewhere.
         if high < low or world.rank % world.local_size != world.local_rank:
             return self._distinct([self._schedule.part(self._plan, first, stop - first)])
         if world.local_size == world.size and self._extents is None:  # which the keys of other steps determine

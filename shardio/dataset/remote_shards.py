@@ -1,4 +1,4 @@
-"""Shards in a store, or behind a slow file system: opened in the node's cache, which fetches what is read of them."""
+"""Shards in a store, or behind a slow file system: opened in the node's cache, whose fetcher brings what is read."""
 
 import hashlib
 import os
@@ -368,7 +368,7 @@ class RemoteShards(Shards):
         if len(missing) > 1:
             files = [self._files.get(number, self._find) for number in missing]
             self._fetch_sums(files)
-            with suppress(ObjectNotFound):  # opening that shard tells which one
+            with suppress(ObjectNotFound):  # opening that shard says which one
                 self._fetcher.fetch([part for one in files for part in one.needed_first]).release()
 
     def _shard(self, number: int) -> _Shard:
@@ -448,7 +448,7 @@ class RemoteShards(Shards):
                 background.call_when_gone(one, one.hold.release)
 
     def _find(self, number: int) -> _Files:
-        """Find the places of a shard's files in the cache; the store is asked for sizes that nobody knows."""
+        """Find a shard's files in the cache; ask the store for sizes that are not known."""
         name, size, several = self._table.names[number], None, self._container.read_where_it_lies
         if several:
             size = int(self._table.bytes[number])  # of its index

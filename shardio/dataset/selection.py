@@ -355,7 +355,7 @@ def _measured(reader: Reader, rows: Rows, name: str) -> NDArray[np.int64]:
 
 
 def _distinct(shards: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64]]:
-    """Return the distinct shards, and for each sample the place of its shard among them."""
+    """Return the distinct shards, and for each sample the index of its shard among them."""
     if len(shards) and (shards == shards[0]).all():
         return [int(shards[0])], np.zeros(len(shards), np.int64)
     numbers, which = np.unique(shards, return_inverse=True)

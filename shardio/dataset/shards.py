@@ -170,7 +170,7 @@ class LocalShards(Shards):
 
     def size(self, number: int) -> int | None:
         files = self._container.files(self.path(number))
-        if not files:  # in memory, which has room for all samples
+        if not files:  # in memory: there is room for all samples
             return CHECKSUM_BYTES * int(self._table.samples[number])
         return sum(file.stat().st_size for file in files) if all(file.is_file() for file in files) else None
 

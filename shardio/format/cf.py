@@ -171,7 +171,7 @@ def decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding:
     low, high = _valid(attributes, stored, viewed, ignored)
     packed, outside = scale is not None or offset is not None, low is not None or high is not None
     if time is not None and not packed and viewed == np.int64:
-        fills = [*fills, np.int64(np.iinfo(np.int64).min)]  # NaT, which xarray leaves out too
+        fills = [*fills, np.int64(np.iinfo(np.int64).min)]  # NaT, which xarray also leaves out
     compared = viewed
     if fills and packed:
         compared = _float_for(viewed, scale, offset)

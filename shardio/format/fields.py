@@ -371,13 +371,13 @@ def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> Shape:
     except TypeError as error:
         such_as = f", such as ({sizes},)" if isinstance(sizes, int) and not isinstance(sizes, bool) else ""
         raise ConfigError(f"a shape must be a tuple of integers{such_as}, got {sizes!r}") from error
-    least = int(kind == "pixels" or None in shape)  # from entries of no bytes nobody could tell how many there are
+    least = int(kind == "pixels" or None in shape)  # the number of entries of no bytes could not be known
     if any(size is not None and size < least for size in shape) or (kind in _IMAGES and len(shape) != 2):
         raise ConfigError(f"not a shape for a field of kind {kind!r}: {sizes!r}")
     if len(shape) > _MOST_DIMENSIONS:
         raise ConfigError(f"a shape must have at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
     item = np.dtype(dtype or np.uint8)
-    if math.prod(size or 1 for size in shape) * item.itemsize > _MOST_BYTES:  # NumPy counts 0 as 1 there too
+    if math.prod(size or 1 for size in shape) * item.itemsize > _MOST_BYTES:  # NumPy also counts 0 as 1 there
         raise ConfigError(f"a value must have at most 2^40 bytes, got {list(shape)} of {item}")
     return shape
 
@@ -578,7 +578,7 @@ def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         return None
     with np.errstate(all="ignore"):
         converted = array.astype(dtype, order="C")
-        # Convert back too, because NumPy compares int64 with float64 as float64, where 2**53 + 1 equals 2**53.
+        # Also convert back, because NumPy compares int64 with float64 as float64, where 2**53 + 1 equals 2**53.
         back = converted.real.astype(array.dtype) if array.dtype.kind in "iu" else array
     if array.shape == () and dtype.kind in "fc":
         return converted if np.isfinite(converted) or not np.isfinite(array) else None

@@ -1,4 +1,4 @@
-"""Tables in files: rows of one size, which are taken by their numbers, also if the file is cut short meanwhile.
+"""Tables in files: rows of one size, taken by their numbers, even if the file is cut short meanwhile.
 
 Memory that maps a file ends the process (SIGBUS) once the file is shorter. So files of at most `READ_WHOLE` bytes are
 read. Larger ones are mapped, so that the processes of a node share their pages, and only compiled code that catches the

@@ -367,12 +367,12 @@ def with_orientation(data: bytes, orientation: int) -> bytes:
         chunk, at = b"eXIf" + tags, 33  # behind the header
         return data[:at] + struct.pack(">I", len(tags)) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[at:]
     exif = b"Exif\0\0" + tags
-    at = next((stop for marker, _, stop in _segments(data) if marker == 0xE0), 2)  # behind JFIF's, which comes first
+    at = next((stop for marker, _, stop in _segments(data) if marker == 0xE0), 2)  # behind JFIF's, the first one
     return data[:at] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + data[at:]
 
 
 def _jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
-    """The Exif data, which large ones split over several segments, and the XMP."""
+    """Return the Exif data, which may be split over several segments, and the XMP."""
     exif = xmp = b""
     for marker, start, stop in _segments(data):
         if marker == 0xE1 and data.startswith(_EXIF, start, stop):

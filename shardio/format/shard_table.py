@@ -149,7 +149,7 @@ class ShardTable:
 
 
 def _check_names(names: TextColumn) -> None:
-    """Check that each name, which comes from a file and becomes part of a path, is a plain file name, and unique."""
+    """Check that each name is a plain file name, and unique: names come from a file and become parts of paths."""
     last, ascending = b"", True
     for part in parts(names.table):
         letters = np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1)

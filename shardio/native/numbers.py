@@ -84,7 +84,7 @@ def _steps(numbers: NDArray[np.float32], axes: int) -> Steps:
 
 
 def _merged(shape: Steps, steps: Sequence[Steps]) -> list[tuple[int, Steps]]:
-    """Return the size and the steps of each axis; neighbours that one step goes through become one, which is longer."""
+    """Return the size and the steps of each axis; neighbours that one step goes through become one longer axis."""
     axes: list[tuple[int, Steps]] = []
     for size, *each in zip(shape, *steps, strict=True):
         if axes and axes[-1][0] == 1:

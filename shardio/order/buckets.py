@@ -98,7 +98,7 @@ class _Batches(NamedTuple):
     """The batches of an epoch.
 
     Attributes:
-        places: the place of each sample in its window, by batch, [samples]; a window's batches stay together.
+        places: the position of each sample in its window, by batch, [samples]; a window's batches stay together.
         ends: where batches end in `places`, int64 [batches].
     """
 
@@ -216,7 +216,7 @@ def _made(samples: Order, lengths: NDArray[Any], rule: BucketRule) -> _Batches:
 
 
 def _sorted(lengths: NDArray[np.int64], rule: BucketRule, places: NDArray[Any]) -> NDArray[np.int64]:
-    """Fill in the places of a window's samples by length, longest first, and return the sizes of batches, int64 [k]."""
+    """Fill in the positions of a window's samples by length, longest first; return the sizes of batches, int64 [k]."""
     count = len(lengths)
     # Sorting one number for length and place is far faster than sorting places by length.
     keys = ((MOST - lengths) << 32) + np.arange(count)
@@ -234,7 +234,7 @@ def _sorted(lengths: NDArray[np.int64], rule: BucketRule, places: NDArray[Any]) 
 
 
 def _permuted(sizes: NDArray[np.int64], places: NDArray[Any], key: int) -> NDArray[np.int64]:
-    """Permute the batches of a window: their places, and the sizes, which are returned."""
+    """Permute the batches of a window in `places`, and return their sizes in the new order."""
     order = Permutation(len(sizes), key)(np.arange(len(sizes)))
     begins = np.cumsum(sizes) - sizes
     permuted = sizes[order]

@@ -121,7 +121,7 @@ def rounded_shares(weights: Weights, turns: Mapping[str, int]) -> Iterator[str]:
             continue
         ratio = Fraction(given, sum(turns.values())) * sum(exact.values()) / exact[name]
         if not 1 / _FAR_OFF <= ratio <= _FAR_OFF:
-            times = Decimal(ratio.numerator) / Decimal(ratio.denominator)  # which may be too large for a float
+            times = Decimal(ratio.numerator) / Decimal(ratio.denominator)  # it may be too large for a float
             yield (
                 f"the source {name!r} gets {given} of {sum(turns.values()):,} turns, {times:.3g} times the "
                 f"share that its weight asks for: there are at most {MOST_TURNS:,} turns, at least one for each source"
@@ -283,13 +283,13 @@ class MixedPlan(Order):
         return indices, epochs * self._starts[-1] + indices + (keys - numbers) * _SPREAD
 
     def replacement_index(self, index: int, rng_key: int, attempt: int) -> int:
-        """Return the index of another sample of the same source, which replaces a bad one."""
+        """Return the index of the sample of the same source that replaces a bad one."""
         source = int(np.searchsorted(self._starts, index, "right")) - 1
         first = int(self._starts[source])
         return first + self.sources[source].order.replacement_index(index - first, rng_key, attempt)
 
     def turns(self, position: int) -> tuple[int, ...]:
-        """Return how many turns each source has had before a position, which counts from epoch 0 on."""
+        """Return how many turns each source has had before a position that counts from epoch 0 on."""
         stretch = self._stretches[bisect_right(self._stretches, position, key=lambda part: part.start) - 1]
         windows, rest = divmod(position - stretch.start, sum(stretch.weights))
         sources, _ = self._turns_in(stretch, np.arange(position - rest, position, dtype=np.int64))

@@ -80,7 +80,7 @@ class Permutation:
         high, low = self._widths
         left, right = values >> np.uint64(low), values & np.uint64((1 << low) - 1)
         for key in self._keys:
-            # The halves may differ by one bit, so their widths swap too. ROUNDS is even: they end as they began.
+            # The halves may differ by one bit, so their widths also swap. ROUNDS is even: they end as they began.
             left, right = right, left ^ (splitmix64(right + key) & np.uint64((1 << high) - 1))
             high, low = low, high
         return (left << np.uint64(low)) | right

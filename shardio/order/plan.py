@@ -174,7 +174,7 @@ class Plan(Order):
         return Shuffling(self.shuffle or "", *blocks)
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """Return the sample index at each position in [0, n), and its random key, which is the index again."""
+        """Return the sample index at each position in [0, n), and as its random key the index again."""
         indices = positions if self._permutation is None else self._permutation(positions)
         return indices, indices
 
@@ -297,7 +297,7 @@ class Schedule:
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
     def check_steps(self) -> None:
-        """Raise ConfigError if the samples fill no global batch, which leaves no step."""
+        """Raise ConfigError if the samples fill no global batch, so that there is no step."""
         if len(self) == 0:
             ranks = counted(self.world.size, "rank")
             if self.unit == "batch":

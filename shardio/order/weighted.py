@@ -22,7 +22,7 @@ _FINEST, _MOST = 32, 62  # bits: of the distance between two points, and of the 
 
 
 def distance_bits(samples: int) -> int:
-    """Return of how many bits the distance between two neighbouring points is, in units of the line."""
+    """Return the number of bits of the distance between two neighbouring points, in units of the line."""
     return min(_FINEST, _MOST - samples.bit_length())
 
 
@@ -51,11 +51,11 @@ class SamplePoints:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassPoints:
-    """Intervals of equal length for all classes, which those of each class's samples divide equally.
+    """Intervals of equal length for all classes. The samples of a class divide its interval equally.
 
     Args:
         members: the samples by class, uint32 or int64 [n].
-        firsts: the place in `members` at which each class begins, and n; int64 [classes + 1].
+        firsts: the index in `members` where each class begins, and n; int64 [classes + 1].
         units: the length of the line.
     """
 
@@ -101,7 +101,7 @@ class WeightedPlan(OrderOfSamples):
     independent: bool = False
 
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """Return the sample at each position in [0, n), and its random key, which differs each time that it comes."""
+        """Return the sample at each position in [0, n), and its random key, another one each time that it comes."""
         places, bits = self.samples.lookup(positions)[0], distance_bits(self.samples.n)
         seed, epoch = self.samples.seed, self.samples.epoch
         if self.independent:
@@ -112,7 +112,7 @@ class WeightedPlan(OrderOfSamples):
         return numbers, _keys(numbers, places - first_places)
 
     def _drawn(self, numbers: NDArray[np.uint64], key: int) -> tuple[Indices, NDArray[np.int64]]:
-        """Return independent draws, which depend on `key` and a number of their own, and their random keys."""
+        """Return independent draws and their random keys; each depends on `key` and a number of its own."""
         random = splitmix64(splitmix64(numbers + np.uint64(key)) ^ np.uint64(key))
         points = (random.astype(object) * self.points.units >> 64).astype(np.int64)
         return self.points.at(points)[0], (random >> np.uint64(1)).astype(np.int64)

@@ -22,7 +22,7 @@ D = TypeVar("D", bound=ReadableDataset)
 
 
 def renumber(labels: NDArray[Any], numbers: NDArray[np.int64]) -> int | None:
-    """Renumber labels in place: label i becomes `numbers[i]`. Labels below 0, which name no class, stay.
+    """Renumber labels in place: label i becomes `numbers[i]`. Labels below 0 name no class and stay.
 
     Args:
         labels: integers [n].

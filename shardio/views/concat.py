@@ -86,7 +86,7 @@ class Concat(BaseDataset):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The names of classes, which all sources share; with `classes="ignore"` those of the first source."""
+        """The names of classes that all sources share; with `classes="ignore"`, those of the first source."""
         return {key: value for key, value in self._datasets[0].metadata.items() if named_field(key, self._fields)}
 
     @property
@@ -104,7 +104,7 @@ class Concat(BaseDataset):
 
     @property
     def digest(self) -> str:
-        """A hash of the sources' names and digests, which count renumbered classes in."""
+        """A hash of the sources' names and digests; these include renumbered classes."""
         return self._digest([dataset.digest for dataset in self._datasets], len(self))
 
     def _digest(self, digests: Sequence[str], samples: int) -> str:

@@ -48,7 +48,7 @@ def calculated(op: Callable[[Any, Any], Any], left: Term, right: Term) -> Term:
 
 
 def compared(op: Callable[[Any, Any], Any], left: Term, right: Term) -> NDArray[np.bool_]:
-    """Compare two terms, integers with floats too without rounding either."""
+    """Compare two terms. An integer and a float are compared without rounding either."""
     left, right = _met(left, right)
     first, second = _typed(left, right), _typed(right, left)
     kinds = {first.dtype.kind, second.dtype.kind}

@@ -153,7 +153,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The values of `count` samples by field, and of fields that some of them lack, which have one, bool [n]."""
+    """The values of `count` samples by field; for optional fields, also which samples have one, bool [n]."""
 
     values: Mapping[str, NDArray[Any] | TextColumn]
     present: Mapping[str, NDArray[np.bool_]]
@@ -378,7 +378,7 @@ class Condition:
 
 
 def _name(node: ast.expr) -> str:
-    """Return a field's name, which may have dots in it."""
+    """Return a field's name; it may have dots."""
     match node:
         case ast.Name(id=name):
             return name

@@ -395,7 +395,7 @@ def decoded(
     field, values = dataset.field(name), list[Any]()
     if field.kind == "text" and present is None and isinstance(stored, PackedValues):
         whole = stored.data.tobytes()
-        if whole.isascii():  # as keys mostly are: one call for all, which are slices of it
+        if whole.isascii():  # as keys mostly are: one call decodes all, and each is a slice
             text, ends = whole.decode("ascii"), (stored.offsets + stored.sizes).tolist()
             return [text[begin:end] for begin, end in zip(stored.offsets.tolist(), ends, strict=True)]
     has = itertools.repeat(True) if present is None or present.all() else present.tolist()

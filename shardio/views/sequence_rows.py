@@ -134,7 +134,7 @@ class RowSelection(SelectedSamples):
         return self._fill(array, values, self._choice.value)
 
     def _read(self, out: NDArray[Any], stored: Field) -> None:
-        """Read all pieces end to end; BadSample, which names the place, for a token that the vocabulary lacks."""
+        """Read all pieces end to end; BadSample names the position of a token that the vocabulary lacks."""
         pieces = self._pieces
         self._selection.parts(self._choice.field, pieces.begins, pieces.ends, out)
         known = stored.vocabulary

@@ -118,7 +118,7 @@ def _majority(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[
 
 
 def narrow(numbers: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.uint16]:
-    """Return numbers in 16 bits if they fit, which NumPy sorts much faster."""
+    """Return numbers in 16 bits if they fit: NumPy sorts these much faster."""
     return numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers
 
 

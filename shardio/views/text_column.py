@@ -17,12 +17,12 @@ _BYTES_AT_ONCE = 1 << 22
 
 @final
 class TextColumn:
-    """The texts of `n` samples, end to end.
+    """The strings of `n` samples, end to end.
 
     Strings compare as their UTF-8 does, where no character is part of another.
 
     Args:
-        data: the texts, uint8, contiguous.
+        data: the strings in UTF-8, uint8, contiguous.
         starts: where each begins in `data`, int64 [n], ascending.
         sizes: the bytes of each, int64 [n].
     """
@@ -39,11 +39,11 @@ class TextColumn:
         return cls(np.frombuffer(b"".join(values), np.uint8), np.cumsum(sizes) - sizes, sizes)
 
     def where(self, mask: NDArray[np.bool_]) -> TextColumn:
-        """Return the texts of some samples."""
+        """Return the strings of some samples."""
         return TextColumn(self._data, self._starts[mask], self._sizes[mask])
 
     def begin_with_one_of(self, prefixes: Iterable[str], *, whole: bool = False) -> NDArray[np.bool_]:
-        """Return which texts begin with one of these, or with `whole` are one of these, bool [n]."""
+        """Return which strings begin with one of these, or with `whole` are one of these, bool [n]."""
         found = np.zeros(len(self._sizes), np.bool_)
         for prefix in map(str.encode, prefixes):
             long_enough = self._sizes == len(prefix) if whole else self._sizes >= len(prefix)
@@ -51,7 +51,7 @@ class TextColumn:
         return found
 
     def contain(self, part: bytes) -> NDArray[np.bool_]:
-        """Return which texts contain `part`, bool [n]."""
+        """Return which strings contain `part`, bool [n]."""
         found = np.full(len(self._sizes), not part)
         if not part or not len(found):
             return found
@@ -68,7 +68,7 @@ class TextColumn:
         return found
 
     def _begins(self, rows: NDArray[np.int64], text: bytes) -> NDArray[np.int64]:
-        """Return which of some rows, which are long enough, begin with a text."""
+        """Return which of some rows begin with a string; all must be long enough."""
         for offset, word in _words(text):
             rows = rows[self._view(word.dtype)[self._starts[rows] + offset] == word]
         return rows
@@ -80,7 +80,7 @@ class TextColumn:
 
 
 def _words(text: bytes) -> list[tuple[int, Any]]:
-    """Return a text as a few numbers, each with its offset: 13 bytes are a uint64, a uint32 and a uint8."""
+    """Return a string as a few numbers, each with its offset: 13 bytes are a uint64, a uint32 and a uint8."""
     found, offset = [], 0
     for width in _WIDTHS:
         while len(text) - offset >= width:

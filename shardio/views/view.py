@@ -163,8 +163,8 @@ class BaseDataset(ReadableDataset):
         Args:
             field: a ragged field, such as `("uint16", (None,))`, whose values are the documents.
             length: the entries of a row.
-            positions: also give `NAME_position`, int64 [length]: the place of each entry within its document's part of
-                the row.
+            positions: also give `NAME_position`, int64 [length]: the position of each entry within its document's part
+                of the row.
             documents: also give `NAME_document`, int64 [length]: the number, within the row, of each entry's document.
             cu_seqlens: also give `NAME_cu_seqlens`, int32 [segments + 1]: the boundaries of documents in the batch laid
                 end to end, as attention kernels take them.
@@ -359,7 +359,7 @@ class SequenceRows(DocumentRows, BaseDataset):
 
 @final
 class Weighted(Derived[Points], BaseDataset):
-    """Samples of another dataset, which its order draws by weight; `BaseDataset.weighted` and `balanced` return it.
+    """Samples of another dataset that its order draws by weight; `BaseDataset.weighted` and `balanced` return it.
 
     The numbers of samples, as in `batch["index"]`, are those of the dataset that is weighed.
 
