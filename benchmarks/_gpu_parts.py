@@ -22,6 +22,7 @@ import torch
 
 import shardio
 from benchmarks._resnet50 import resnet50
+from benchmarks._results import in_round
 from benchmarks.many_cores import Drop
 from shardio.engines.factory import make_engine
 from shardio.loader.batch.job import job_size
@@ -99,8 +100,7 @@ def in_turns(s: Settings, cases: Sequence[Case], amount: float | None = None, un
     turns: dict[str, list[Turn]] = {}
     left = list(cases)
     for number in range(s.rounds):
-        first = number % len(left) if left else 0
-        for case in left[first:] + left[:first]:
+        for case in in_round(left, number):
             try:
                 step = steps[case.what] = steps.get(case.what) or case.begin()
                 turns.setdefault(case.what, []).append(_turn(s, step))

@@ -43,9 +43,15 @@ def turns(runs: Mapping[str, Callable[[], Result]], rounds: int) -> dict[str, li
     figures: dict[str, list[Result]] = {name: [] for name in runs}
     names = list(runs)
     for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        for name in in_round(names, number):
             figures[name].append(runs[name]())
     return figures
+
+
+def in_round(sides: list[Result], number: int) -> list[Result]:
+    """The order of a round; each begins with another side, so that none always follows the same one."""
+    first = number % len(sides) if sides else 0
+    return sides[first:] + sides[:first]
 
 
 def ratio(ones: Iterable[float], others: Iterable[float]) -> float:

@@ -12,6 +12,7 @@ from benchmarks._environments import NotInstalled, environment
 from benchmarks._limits import LABELS, LIMIT, Limit, prepare_limit
 from benchmarks._peers import Peer, fingerprint, load
 from benchmarks._processes import PeerFailed, chill, run_peer
+from benchmarks._results import in_round
 from benchmarks._store import kept
 from benchmarks._workloads import Workload
 
@@ -87,17 +88,11 @@ def compare(plan: Plan, peers: list[Peer], say: Say) -> dict[str, Outcome]:
         if outcomes[peer.name].failure:
             say(f"{peer.name} failed: {last_line(outcomes[peer.name].failure)}")
     for number in range(plan.rounds):
-        for name in turns(list(ready), number):
+        for name in in_round(list(ready), number):
             _turn(plan, name, ready, outcomes[name], f"round {number + 1}/{plan.rounds}", say)
         for outcome in outcomes.values():
             outcome.rounds += [None] * (number + 1 - len(outcome.rounds))
     return outcomes
-
-
-def turns(names: list[str], number: int) -> list[str]:
-    """The order of a round; each begins with another peer, so that none always follows the same one."""
-    first = number % len(names) if names else 0
-    return names[first:] + names[:first]
 
 
 def _turn(plan: Plan, name: str, ready: dict[str, Ready | Limit], outcome: Outcome, where: str, say: Say) -> None:

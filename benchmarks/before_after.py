@@ -35,7 +35,9 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LOADED = ("photos", "tensors", "records")
+LOADED = {"photos": 256, "tensors": 16, "records": 512}
+"""The batch size of each workload that a Loader reads."""
+
 STARTED = {"start-1": 1, "start-2": 2, "start-4": 4}
 MEMORY = Path("/dev/shm")  # a disk's noise would be larger than what is measured
 LEAST_SECONDS = 2.0  # of one run; short epochs are repeated
@@ -62,20 +64,26 @@ def remote_rate(options: dict[str, str]) -> float:
     """Images per second of the photos in the bucket: an epoch into an empty cache, and one from it."""
     import shardio
 
-    crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as cache:
         begun, samples = time.perf_counter(), 0
         dataset = shardio.open("s3://test/photos", cache=cache, store_options=options)
-        loader = shardio.Loader(dataset, 256, transforms=crop, threads=2, world=shardio.World())
+        loader = loader_of("photos", dataset)
         for _ in range(2):
             samples += sum(len(batch["index"]) for batch in loader)
         return samples / (time.perf_counter() - begun)
 
 
-def serve(work: Path, options: dict[str, str]) -> None:
-    """Load a workload for each line of standard input, and print its rate; runs with either version."""
+def loader_of(name: str, dataset: Any, **options: Any) -> Any:
+    """A Loader of a workload, on two threads unless `options` say otherwise; runs with either version."""
     import shardio
 
+    crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
+    given: dict[str, Any] = {"transforms": crop if name == "photos" else None, "threads": 2, "world": shardio.World()}
+    return shardio.Loader(dataset, LOADED[name], **(given | options))
+
+
+def serve(work: Path, options: dict[str, str]) -> None:
+    """Load a workload for each line of standard input, and print its rate; runs with either version."""
     loaders: dict[str, Any] = {}
     for line in sys.stdin:
         name = line.strip()
@@ -86,11 +94,7 @@ def serve(work: Path, options: dict[str, str]) -> None:
             print(remote_rate(options), flush=True)
             continue
         if name not in loaders:
-            crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
-            batch_size = {"photos": 256, "tensors": 16, "records": 512}[name]
-            transforms = crop if name == "photos" else None
-            world = shardio.World()
-            loaders[name] = shardio.Loader(work / name, batch_size, transforms=transforms, threads=2, world=world)
+            loaders[name] = loader_of(name, work / name)
             for _ in loaders[name]:  # warm up
                 pass
         begun, samples = time.perf_counter(), 0

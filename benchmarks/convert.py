@@ -10,13 +10,11 @@ not. `shardio-restarts` is `shardio-tar` with `jpeg_restarts`. `disk` is the tim
 wrote, by `dd conv=fsync`. With `--out` in a file system in memory (/dev/shm) no disk stands in the way of the programs.
 """
 
-import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,8 +22,8 @@ from typing import Any
 from benchmarks._environments import environment
 from benchmarks._pack import WORKERS
 from benchmarks._peers import load
-from benchmarks._processes import environ, run
-from benchmarks._results import finish, options
+from benchmarks._processes import ask, environ
+from benchmarks._results import finish, in_round, options
 from benchmarks._summary import median_ratio
 from benchmarks._workloads import WORKLOADS, make_arrays
 
@@ -68,10 +66,9 @@ def main() -> None:
     pythons = {name: environment(name.partition("-")[0], args.work.absolute()) for name in names}
     rounds: list[dict[str, Any]] = []
     for number in range(args.rounds):
-        turn = number % len(names)
         found = {}
-        for name in (*names[turn:], *names[:turn]):
-            order = {"task": args.task, "source": str(source), "workload": asdict(replace(workload))}
+        for name in in_round(list(names), number):
+            order = {"task": args.task, "source": str(source), "workload": asdict(workload)}
             found[name] = _pack(pythons[name], name, order, args.work.absolute(), target)
             print(f"round {number}: {name}: {found[name]}", file=sys.stderr)
         disk = _disk(target.parent, found[names[0]]["bytes"])
@@ -90,12 +87,8 @@ def main() -> None:
 def _pack(python: Path, name: str, order: dict[str, Any], work: Path, out: Path) -> dict[str, Any]:
     library, _, variant = name.partition("-")
     shutil.rmtree(out, ignore_errors=True)
-    with tempfile.TemporaryDirectory() as folder:
-        request, result = Path(folder, "order.json"), Path(folder, "result.json")
-        own = {"library": library, "variant": variant, "out": str(out), "versions": load(library).VERSIONS}
-        request.write_text(json.dumps(order | own))
-        run([str(python), "-m", "benchmarks._pack", str(request), str(result)], environ(library, work))
-        made: dict[str, Any] = json.loads(result.read_text())
+    own = {"library": library, "variant": variant, "out": str(out), "versions": load(library).VERSIONS}
+    made = ask([str(python), "-m", "benchmarks._pack"], order | own, environ(library, work))
     shutil.rmtree(out)
     return made
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import shardio
 from benchmarks._results import finish, options
-from benchmarks.before_after import prepare
+from benchmarks.before_after import LOADED, prepare
 from shardio.bench.config import BenchConfig
 from shardio.bench.rank import build_loader
 from shardio.bench.rank_processes import Barrier
@@ -35,7 +35,6 @@ from shardio.system.processes import CONTEXT
 from shardio.system.timing import StageClock
 
 TURN_SECONDS = 6.0  # the memory of a process with a gigabyte mapped is added up about as often
-BATCH_SIZES = {"photos": 256, "tensors": 16, "records": 512}
 MONITOR_SECONDS = 5.0
 LIMIT = 60.0
 
@@ -180,16 +179,16 @@ def main() -> None:
     """Measure on photos, tensors and records, with one rank and with two."""
     parser = options(__doc__, rounds=10, photos=True)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "before-after"))
-    parser.add_argument("--data", default=",".join(BATCH_SIZES))
+    parser.add_argument("--data", default=",".join(LOADED))
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
-    prepare(arguments.work, arguments.photos, BATCH_SIZES)
+    prepare(arguments.work, arguments.photos, LOADED)
     result: dict[str, Any] = {"benchmark": "measuring", "barrier_seconds": barrier_seconds(2)}
     for name in arguments.data.split(","):
         for ranks in (1, 2):
             config = BenchConfig(
                 str(arguments.work / name),
-                batch_size=BATCH_SIZES[name],
+                batch_size=LOADED[name],
                 image_size=224 if name == "photos" else None,
                 ranks=ranks,
                 threads=2 // ranks,

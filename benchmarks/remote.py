@@ -39,9 +39,8 @@ from rich.table import Table
 from benchmarks._environments import environment
 from benchmarks._link import Counters, Link, link
 from benchmarks._peers import HERE, Peer, fingerprint, load
-from benchmarks._processes import TAIL, run_peer
-from benchmarks._results import finish, options
-from benchmarks._rounds import turns
+from benchmarks._processes import TAIL, environ, run_peer
+from benchmarks._results import finish, in_round, options
 from benchmarks._store import kept
 from benchmarks._workloads import WORKLOADS, Workload, photos
 from shardio.cache.fetcher import REQUESTS
@@ -244,9 +243,7 @@ def _start(bench: Bench, item: Item, through: Link, folder: Path, rank: int) -> 
     command = [str(bench.pythons[item.library]), "-m", "benchmarks._run_remote"]
     command += [str(folder / f"order-{rank}"), str(folder / f"result-{rank}")]
     endpoint = f"http://127.0.0.1:{through.port}"
-    module = load(item.library)
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    environ = inherited | {
+    own = {
         "AWS_ENDPOINT_URL": endpoint,
         "S3_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": KEY,
@@ -254,13 +251,10 @@ def _start(bench: Bench, item: Item, through: Link, folder: Path, rank: int) -> 
         "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(str(HERE / "stand_ins" / name) for name in module.STAND_INS),
     }
     with open(folder / f"log-{rank}", "w") as log:
-        return subprocess.Popen(
-            command, cwd=HERE.parent, env=environ | dict(module.ENVIRONMENT), stdout=log, stderr=log, text=True
-        )
+        variables = environ(item.library, bench.work) | own
+        return subprocess.Popen(command, cwd=HERE.parent, env=variables, stdout=log, stderr=log, text=True)
 
 
 def _await(processes: Sequence["subprocess.Popen[str]"], done: Callable[[], bool]) -> None:
@@ -356,7 +350,7 @@ def compare(
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in bench.links}
     for number in range(rounds):
         for name, through in bench.links.items():
-            for chosen in turns([item.name for item in items], number):
+            for chosen in in_round([item.name for item in items], number):
                 item = next(item for item in items if item.name == chosen)
                 try:
                     load = os.getloadavg()[0]  # tells what else the machine did

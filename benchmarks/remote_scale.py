@@ -1,7 +1,7 @@
 """Calculate what a large job asks of a bucket: bandwidth, requests, cache hits; and check it by simulation.
 
     python -m benchmarks.remote_scale --record latencies.json --photos-dataset /tmp/photos-tar
-    python -m benchmarks.remote_scale --latencies latencies.json --json scale.json --section section.md
+    python -m benchmarks.remote_scale --latencies latencies.json --json scale.json --tables tables.md
 
 10 TB of photos of 110 KB on 64 nodes of 8 GPUs. The order is that of the real plan: for some steps, drawn at random,
 the samples of all ranks of a node become pieces and requests by the functions that the loader uses. Each node has a
@@ -289,8 +289,8 @@ def check_hits(epochs: int) -> list[dict[str, object]]:
     return found
 
 
-def section(job: Job, made: Mapping[str, Mapping[str, float]], check: Sequence[Mapping[str, object]]) -> str:
-    """The tables as a section of the documentation."""
+def tables(job: Job, made: Mapping[str, Mapping[str, float]]) -> str:
+    """The two tables of the documentation: what the job asks of the store, and what its caches serve."""
     names = [name for name in made["block"] if name != "KB per request"]
     asked = [["before anything is cached", '`shuffle="block"`', '`shuffle="global"`']]
     asked += [[name, *(f"{made[kind][name]:,.3g}" if made[kind][name] < 1000 else f"{made[kind][name]:,.0f}"
@@ -301,31 +301,7 @@ def section(job: Job, made: Mapping[str, Mapping[str, float]], check: Sequence[M
         for shuffle in ("block", "global"):
             values = hits(job, shuffle, share, max(epochs))
             caches.append([f"{share:.0%} of the data", shuffle, *(f"{values[epoch - 1]:.0%}" for epoch in epochs)])
-    worst = max(float(str(one["largest difference"])) for one in check)
-    size, part = f"{job.samples * job.sample_bytes / 1e12:.0f} TB", f"{1 / job.nodes:.1%}"
-    return f"""## A large job
-
-{size} of photos of {job.sample_bytes // 1000} KB in {job.shards:,} shards on {job.nodes} nodes of {job.ranks} GPUs.
-Each GPU takes {job.rate:,.0f} photos a second in batches of {job.batch_size}: {job.node_bytes / 1e9:.1f} GB/s per node.
-Calculated from the real order and the requests that follow from it, by
-
-    python -m benchmarks.remote_scale --latencies benchmarks/results/2026-11-24-remote-latencies.json
-
-{table(asked)}
-
-S3 answers {PREFIX_LIMIT:,} requests per second for a prefix before it has split it. So a job of this size needs
-`shuffle="block"`: with a global shuffle each sample is a request of its own, and the shards that the first batches
-touch, each of which has an index to fetch, are nearly as many as the samples in them. The requests in flight are those
-that the latencies recorded on one machine give, behind a link of 10 ms; a store that takes longer needs more of them.
-
-The share of a node's needs that its own cache meets. Each node takes another {part} of the samples in every epoch, so
-a cache fills slowly, however large it is, and a full one meets as large a share as it holds of the data:
-
-{table(caches)}
-
-What a node has, it does not give to others. The formulas differ by at most {worst:.3f} from a simulation of every piece
-and every cache on a dataset of 2.6 GB (8 nodes, {len(check)} settings, 12 epochs).
-"""
+    return f"{table(asked)}\n\n{table(caches)}\n"
 
 
 def main() -> None:
@@ -337,7 +313,7 @@ def main() -> None:
     parser.add_argument("--terabytes", type=float, default=10.0)
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2500.0, help="samples per second and GPU")
-    parser.add_argument("--section", type=Path, metavar="FILE.md")
+    parser.add_argument("--tables", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
     if arguments.record is not None:
         if arguments.photos_dataset is None:
@@ -359,11 +335,10 @@ def main() -> None:
     )
     made = {shuffle: figures(job, shuffle, latencies) for shuffle in ("block", "global")}
     slots = REQUESTS * job.ranks
-    check = check_hits(12)
     result: dict[str, object] = {
         "benchmark": "remote-scale",
         "figures": {kind: {name: round(value, 4) for name, value in one.items()} for kind, one in made.items()},
-        "check": check,
+        "check": check_hits(12),
         "latencies": {
             size: {"mean": mean(times), "p50 and p99": [quantiles(times, n=100)[at] for at in (49, 98)]}
             for size, times in latencies.items()
@@ -377,8 +352,8 @@ def main() -> None:
             for size, times in latencies.items()
         },
     }
-    if arguments.section is not None:
-        arguments.section.write_text(section(job, made, check))
+    if arguments.tables is not None:
+        arguments.tables.write_text(tables(job, made))
     finish(result, arguments.json)
 
 

@@ -29,8 +29,7 @@ import numpy as np
 from rich.console import Console
 
 import shardio
-from benchmarks._results import finish, options
-from benchmarks._rounds import turns
+from benchmarks._results import finish, in_round, options
 from benchmarks._slow_fs import SlowFolder, slow_folder
 from benchmarks._store import kept
 
@@ -102,7 +101,7 @@ def compare(
     """Run all rows in turns."""
     found: dict[str, list[dict[str, float]]] = {}
     for number in range(rounds):
-        for name in turns(names, number):
+        for name in in_round(names, number):
             found.setdefault(name, []).append(result := run(name))
             say(f"round {number + 1}  {name}: " + ", ".join(f"{key} {value:,.4g}" for key, value in result.items()))
     return found

@@ -2,7 +2,7 @@
 
     python benchmarks/verify.py /tmp/photos --json verify.json
 
-Photos (RandomResizedCrop(224) and flip), arrays of 2 MiB and records of 3 KB, from HDF5 in the page cache.
+Photos (RandomResizedCrop(224) and flip), arrays of 2 MiB and records of 3 KB, in the page cache.
 """
 
 import tempfile
@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import shardio
 from benchmarks._results import finish, in_turns, options, rate
 from benchmarks.settings import SETTLE, TURN, workloads
 
@@ -23,7 +22,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result: dict[str, Any] = {}
         for name, make in workloads(Path(folder), args.photos).items():
-            loaders = {f"verify={on}": make(world=shardio.World(), verify=on) for on in (False, True)}
+            loaders = {f"verify={on}": make(verify=on) for on in (False, True)}
             for loader in loaders.values():
                 rate(loader, SETTLE)
             rates = in_turns({key: partial(rate, loader, TURN) for key, loader in loaders.items()}, args.rounds)

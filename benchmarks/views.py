@@ -22,16 +22,14 @@ import numpy as np
 
 import shardio
 from benchmarks._results import finish, options, rate, ratio, turns
-from benchmarks.before_after import LEAST_SECONDS, LOADED, prepare
-
-BATCHES = {"photos": 256, "tensors": 16, "records": 512}
+from benchmarks.before_after import LEAST_SECONDS, LOADED, loader_of, prepare
 
 
 def main() -> None:
     """Run from the command line."""
     parser = options(__doc__, rounds=9, photos=True)
     parser.add_argument("--work", type=Path, default=Path("/tmp/before-after"), help="folder for the datasets")
-    parser.add_argument("--only", nargs="+", choices=LOADED, default=LOADED, metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=LOADED, default=list(LOADED), metavar="NAME")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     prepare(args.work, args.photos, args.only)
@@ -52,9 +50,7 @@ def main() -> None:
 
 
 def _rate(name: str, dataset: Any) -> Callable[[], float]:
-    crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
-    transforms = crop if name == "photos" else None
-    loader = shardio.Loader(dataset, BATCHES[name], transforms=transforms, threads=2, world=shardio.World())
+    loader = loader_of(name, dataset)
     sum(1 for _ in loader)  # warm up
     return partial(rate, loader, LEAST_SECONDS)
 
