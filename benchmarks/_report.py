@@ -61,14 +61,12 @@ def table(rows: Sequence[Row], sample_bytes: int) -> str:
 
 
 def plot(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Draw a horizontal bar per peer, and the limit as a line. Raises ModuleNotFoundError without matplotlib."""
-    try:
-        import matplotlib
+    """Draw a horizontal bar per peer, and the limit as a line."""
+    import matplotlib
 
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("--plot needs matplotlib: pip install matplotlib") from error
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
     measured = [row for row in rows if row.samples_per_s is not None]
     bars = [(row.name, row.samples_per_s or 0.0) for row in reversed(measured) if row.name != LIMIT]
     limit = next((row.samples_per_s for row in measured if row.name == LIMIT), None)

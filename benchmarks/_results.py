@@ -3,11 +3,13 @@
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
+
+from rich.console import Console
 
 from shardio.bench.machine import describe
 
@@ -54,9 +56,24 @@ def in_round(sides: list[Result], number: int) -> list[Result]:
     return sides[first:] + sides[:first]
 
 
+def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each figure."""
+    return {key: round(median(one[key] for one in rounds), 4) for key in rounds[0]}
+
+
 def ratio(ones: Iterable[float], others: Iterable[float]) -> float:
     """The median of the ratios within each round."""
     return median(one / other for one, other in zip(ones, others, strict=True))
+
+
+def sayer() -> Callable[[str], None]:
+    """A function that prints lines to stderr, with the time since the start."""
+    console, begun = Console(stderr=True, highlight=False), time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"[{time.monotonic() - begun:5.0f} s] {text}", markup=False, soft_wrap=True)
+
+    return say
 
 
 def finish(result: dict[str, Any], file: Path | None) -> None:

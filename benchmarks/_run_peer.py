@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,16 +177,7 @@ def again(warm: Path) -> Path:
 
 def warm_workload(workload: Workload) -> Workload:
     """A few batches of a workload, to warm up without reading the full data into the page cache."""
-    batches = 2 * workload.threads
-    return Workload(
-        workload.name,
-        min(workload.count, batches * workload.batch_size),
-        workload.batch_size,
-        workload.shape,
-        workload.dtype,
-        workload.threads,
-        workload.variant,
-    )
+    return replace(workload, count=min(workload.count, 2 * workload.threads * workload.batch_size))
 
 
 class Epochs:

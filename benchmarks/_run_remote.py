@@ -6,6 +6,7 @@ The process imports its library, makes the file `ready` of the order, and begins
 those of the clock that all processes of a machine share.
 """
 
+import importlib
 import json
 import sys
 import time
@@ -25,30 +26,18 @@ Epoch: TypeAlias = Callable[[], Iterator[tuple[Any, Any]]]
 BUFFER = 1000  # samples of WebDataset's shuffle buffer in each worker, as in bench_webdataset.py
 
 
+IMPORTED = {
+    "shardio": ("obstore", "shardio.transforms"),
+    "litdata": ("litdata",),
+    "streaming": ("streaming",),
+    "webdataset": ("webdataset",),
+}
+
+
 def load(library: str) -> None:
     """Import a library, so that its import is not timed, nor that of torch, which a training program has."""
-    import cv2
-    import torch
-
-    del cv2, torch
-    if library == "shardio":
-        import obstore
-
-        import shardio.transforms
-
-        del obstore, shardio
-    elif library == "litdata":
-        import litdata
-
-        del litdata
-    elif library == "streaming":
-        import streaming
-
-        del streaming
-    else:
-        import webdataset
-
-        del webdataset
+    for name in ("cv2", "torch", *IMPORTED[library]):
+        importlib.import_module(name)
 
 
 def shardio_epochs(order: dict[str, Any]) -> Epoch:

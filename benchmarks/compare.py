@@ -13,15 +13,12 @@ process: a warm-up epoch, whose batches are checked, then timed epochs. See benc
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks import _report
 from benchmarks._peers import Peer, libraries, load, peers, reference
+from benchmarks._results import options, sayer
 from benchmarks._rounds import Plan, compare
 from benchmarks._summary import summarise
 from benchmarks._workloads import FASHION, WORKLOADS, Workload, make_arrays, make_small_images
@@ -51,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         pythons={name: Path(path).absolute() for name, path in args.python_of},
     )
     base = reference(workload.name)
-    rows = summarise(compare(plan, chosen, _sayer()), base)
+    rows = summarise(compare(plan, chosen, sayer()), base)
     if args.json is not None:
         _report.write_json(args.json, _report.as_json(plan, rows, base, unsupported(workload.name)))
     if args.plot is not None:
@@ -72,15 +69,13 @@ def unsupported(workload: str) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, photos=True)
     parser.add_argument("--workload", required=True, choices=sorted(WORKLOADS))
     parser.add_argument("--peers", default="all", help="all, or comma-separated names of libraries or single variants")
-    parser.add_argument("--rounds", type=_positive, default=5)
     parser.add_argument("--threads", type=_positive, default=2, help="threads, or worker processes, of each peer")
     parser.add_argument("--count", type=_positive, help="number of samples (default: the workload's)")
     parser.add_argument("--batch-size", type=_positive, help="samples per batch (default: the workload's)")
     parser.add_argument("--seconds", type=float, default=1.5, help="minimum duration of the timed epochs")
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="folder made by benchmarks/photos.py")
     parser.add_argument(
         "--work",
         type=Path,
@@ -88,7 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for environments and data, kept between runs",
     )
     parser.add_argument("--cold", action="store_true", help="drop the peer's files from the page cache before its turn")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.png")
     parser.add_argument("--list", action="store_true", help="print what would run, and exit")
     parser.add_argument(
@@ -137,16 +131,6 @@ def _check_plot(parser: argparse.ArgumentParser) -> None:
     except ModuleNotFoundError:
         parser.error("--plot needs matplotlib: pip install matplotlib")
     del matplotlib
-
-
-def _sayer() -> Callable[[str], None]:
-    """Print status lines to stderr, with the time since the start."""
-    console, begun = Console(stderr=True, highlight=False), time.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - begun:5.0f} s] {text}", markup=False, soft_wrap=True)
-
-    return say
 
 
 def _positive(text: str) -> int:

@@ -85,22 +85,10 @@ def main() -> None:
     if "RANK" in os.environ:
         measure(given.steps)
         return
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    command = [
-        "ip",
-        "link",
-        "set",
-        "lo",
-        "up",
-        "&&",
-        "exec",
-        *launch,
-        "-m",
-        "benchmarks.gradient_bytes",
-        f"--steps={given.steps}",
-    ]
+    launch = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={RANKS}"
+    command = f"ip link set lo up && exec {launch} -m benchmarks.gradient_bytes --steps={given.steps}"
     done = subprocess.run(
-        ["unshare", "--net", "--map-root-user", "sh", "-c", " ".join(command)],
+        ["unshare", "--net", "--map-root-user", "sh", "-c", command],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,

@@ -36,11 +36,6 @@ def sleep_on_rank_1(batch: Batch) -> Batch:
     return batch
 
 
-def nothing(batch: Batch) -> Batch:
-    """Return the batch."""
-    return batch
-
-
 def hash_long(batch: Batch) -> Batch:
     """Compute for longer than decoding a batch takes, without the interpreter's lock."""
     end = time.thread_time() + 0.25

@@ -39,8 +39,8 @@ from rich.table import Table
 from benchmarks._environments import environment
 from benchmarks._link import Counters, Link, link
 from benchmarks._peers import HERE, Peer, fingerprint, load
-from benchmarks._processes import TAIL, environ, run_peer
-from benchmarks._results import finish, in_round, options
+from benchmarks._processes import TAIL, PeerFailed, environ, run_peer
+from benchmarks._results import finish, in_round, medians, options, sayer
 from benchmarks._store import kept
 from benchmarks._workloads import WORKLOADS, Workload, photos
 from shardio.cache.fetcher import REQUESTS
@@ -126,10 +126,6 @@ class Bench:
     prepared: Mapping[str, Path]
     pythons: Mapping[str, Path]
     links: Mapping[str, Link]
-
-
-class RunFailed(Exception):
-    """A run failed; the message holds the end of its output."""
 
 
 def prepare(work: Path, source: Path, workload: Workload, libraries: Sequence[str]) -> tuple[dict[str, Path], ...]:
@@ -258,7 +254,7 @@ def _start(bench: Bench, item: Item, through: Link, folder: Path, rank: int) -> 
 
 
 def _await(processes: Sequence["subprocess.Popen[str]"], done: Callable[[], bool]) -> None:
-    """Wait until `done`. Raises RunFailed if a process fails, or after `LIMIT`."""
+    """Wait until `done`. Raises PeerFailed if a process fails, or after `LIMIT`."""
     limit = time.monotonic() + LIMIT
     while not done():
         time.sleep(0.02)
@@ -270,7 +266,7 @@ def _check(processes: Sequence["subprocess.Popen[str]"], limit: float) -> None:
     for rank, process in enumerate(processes):
         if process.poll() or time.monotonic() > limit:
             log = Path(str(process.args[-1]).replace("result-", "log-"))  # type: ignore[index]  # a list, as given
-            raise RunFailed(f"process {rank}: exit status {process.poll()}: {log.read_text()[-TAIL:]}")
+            raise PeerFailed(f"process {rank}: exit status {process.poll()}: {log.read_text()[-TAIL:]}")
 
 
 @contextmanager
@@ -355,18 +351,13 @@ def compare(
                 try:
                     load = os.getloadavg()[0]  # tells what else the machine did
                     result = measure(bench, item, through) | {"load average before": round(load, 1)}
-                except RunFailed as error:
+                except PeerFailed as error:
                     say(f"{name}  {chosen} failed: {error}")
                     continue
                 found[name].setdefault(chosen, []).append(result)
                 text = ", ".join(f"{key} {value:,.4g}" for key, value in result.items() if "CPU" not in key)
                 say(f"round {number + 1}  {name}  {chosen}: {text}")
     return found
-
-
-def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each figure."""
-    return {key: round(median(one[key] for one in rounds), 4) for key in rounds[0]}
 
 
 def ratios(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
@@ -378,29 +369,22 @@ def ratios(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, floa
     def rate(name: str, key: str, number: int) -> float:
         return found[name][number][key]
 
-    def against(name: str, key: str, others: Sequence[str], other_key: str | None = None) -> float | None:
+    def against(
+        name: str, key: str, others: Sequence[str], other_key: str | None = None, *, lowest: bool = False
+    ) -> float | None:
         there = [other for other in others if other in found]
-        if name not in found or not there:
+        if name not in found or not there or (lowest and len(there) < len(others)):
             return None
-        return round(
-            median(
-                rate(name, key, number) / max(rate(other, other_key or key, number) for other in there)
-                for number in range(least)
-            ),
-            3,
-        )
-
-    def against_the_least(name: str, others: Sequence[str]) -> float | None:
-        if name not in found or not all(other in found for other in others):
-            return None
+        one = min if lowest else max
         values = [
-            rate(name, first, number) / min(rate(other, first, number) for other in others) for number in range(least)
+            rate(name, key, number) / one(rate(other, other_key or key, number) for other in there)
+            for number in range(least)
         ]
         return round(median(values), 3)
 
     made: dict[str, Callable[[str, str], float | None]] = {
-        "epoch 1 of {} over the lower of bare and local": lambda name, kind: against_the_least(
-            name, ("bare 8 MiB", f"local{kind}")
+        "epoch 1 of {} over the lower of bare and local": lambda name, kind: against(
+            name, first, ("bare 8 MiB", f"local{kind}"), lowest=True
         ),
         "epoch 1 of {} over bare beside local": lambda name, _: against(name, first, ("bare beside local",)),
         "epoch 1 of {} over the best peer": lambda name, _: against(name, first, PEERS),
@@ -457,12 +441,7 @@ def main() -> None:
     parser.add_argument("--links", help="beginnings of the links to run, separated by commas")
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="kept between runs")
     arguments = parser.parse_args()
-    console = Console(stderr=True, highlight=False)
-    work, began = arguments.work.absolute(), time.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - began:5.0f} s] {text}", markup=False, soft_wrap=True)
-
+    work, say = arguments.work.absolute(), sayer()
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     chosen = [item for item in ITEMS if _is_wanted(item.name, arguments.only)]
     workload = replace(WORKLOADS["fast"], count=arguments.count, threads=arguments.threads)

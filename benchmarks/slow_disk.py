@@ -26,10 +26,9 @@ from statistics import median
 from typing import Any, Literal
 
 import numpy as np
-from rich.console import Console
 
 import shardio
-from benchmarks._results import finish, in_round, options
+from benchmarks._results import finish, in_round, medians, options, sayer
 from benchmarks._slow_fs import SlowFolder, slow_folder
 from benchmarks._store import kept
 
@@ -136,11 +135,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="kept between runs")
     arguments = parser.parse_args()
-    console, began = Console(stderr=True, highlight=False), time.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - began:5.0f} s] {text}", markup=False, soft_wrap=True)
-
     work = arguments.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     data = kept(work / "data" / f"slow-disk-{arguments.count}", "1", lambda out: make(out, arguments.count))
@@ -148,7 +142,7 @@ def main() -> None:
     names.append("staged block")
     own = Path(tempfile.mkdtemp(dir=work, prefix="slow-disk-"))
     try:
-        found = compare(names, lambda name: measure(name, data, arguments, own), arguments.rounds, say)
+        found = compare(names, lambda name: measure(name, data, arguments, own), arguments.rounds, sayer())
     finally:
         shutil.rmtree(own, ignore_errors=True)
     result = {
@@ -159,10 +153,7 @@ def main() -> None:
         "threads": arguments.threads,
         "rounds": arguments.rounds,
         "ratios": ratios(found),
-        "rows": {
-            name: {key: round(median(one[key] for one in rounds), 4) for key in rounds[0]}
-            for name, rounds in found.items()
-        },
+        "rows": {name: medians(rounds) for name, rounds in found.items()},
         "in rounds": found,
     }
     for text, value in result["ratios"].items():

@@ -6,11 +6,9 @@ consumer, too few threads, a server behind a slow link, chunks that are decompre
 computes, alone and beside busy processes. Run it on a machine that does nothing else: what others do on the processors
 is a bottleneck too.
 
-    python -m benchmarks.verdicts --repeat 5 --json verdicts.json
+    python -m benchmarks.verdicts --rounds 5 --json verdicts.json
 """
 
-import argparse
-import json
 import multiprocessing
 import os
 import shutil
@@ -31,8 +29,8 @@ import numpy as np
 
 import shardio
 from benchmarks._link import link
+from benchmarks._results import finish, options
 from shardio.bench.config import BenchConfig
-from shardio.bench.machine import describe
 from shardio.bench.measurement import measure
 from shardio.system import cpus
 from tests.remote._file_server import Manners, file_server
@@ -179,16 +177,13 @@ def run(name: str, folder: Path, seconds: float = SECONDS) -> str:
 
 def main() -> None:
     """Plant each bottleneck several times, in turns, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    args = options(__doc__).parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     sys.path.insert(0, str(HERE))
     counts = {name: Counter[str]() for name in PLANTS}
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
-        for _ in range(options.repeat):
+        for _ in range(args.rounds):
             for name in PLANTS:
                 counts[name][run(name, Path(folder))] += 1
     named = sorted({*PLANTS, *(found for count in counts.values() for found in count)})
@@ -196,9 +191,7 @@ def main() -> None:
     print("|---" * (len(named) + 1) + "|")
     for name, count in counts.items():
         print(f"| {name} | " + " | ".join(str(count[found] or "") for found in named) + " |")
-    if options.json is not None:
-        figures = {"repeat": options.repeat, "seconds": SECONDS, "counts": counts, "machine": describe()}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    finish({"rounds": args.rounds, "seconds": SECONDS, "counts": counts}, args.json)
 
 
 if __name__ == "__main__":
