@@ -109,6 +109,11 @@ class BenchConfig:
         return None
 
     @property
+    def follows(self) -> str | None:
+        """The release of MLPerf Storage that `emulate` follows, and its divisions; None without `emulate`."""
+        return None if self.accelerator is None else self.accelerator.follows
+
+    @property
     def samples_per_step(self) -> int:
         """Samples per rank and step."""
         if self.batch_size is not None:

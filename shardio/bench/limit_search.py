@@ -50,9 +50,7 @@ class Limit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
-        accelerator = self.config.accelerator
-        follows = None if accelerator is None else accelerator.follows
-        return without_secrets({"schema": "shardio-bench-limit/1", **asdict(self), "follows": follows})
+        return without_secrets({"schema": "shardio-bench-limit/1", **asdict(self), "follows": self.config.follows})
 
 
 def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = None) -> Limit:

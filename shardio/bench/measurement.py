@@ -129,9 +129,8 @@ def fast_decoding(config: BenchConfig) -> float | None:
     ]
     seconds = np.zeros(2)
     for number in range(len(dataset)):
-        samples = [
-            (number * _FAST_SAMPLES + n) * 7919 % len(dataset) for n in range(_FAST_SAMPLES)
-        ]  # from all over the dataset
+        # From all over the dataset.
+        samples = [(number * _FAST_SAMPLES + n) * 7919 % len(dataset) for n in range(_FAST_SAMPLES)]
         for way, torch_dataset in enumerate(ways):
             begun = time.thread_time()
             torch_dataset.__getitems__(samples)

@@ -149,12 +149,6 @@ class BenchResult:
     machine: dict[str, Any] = field(default_factory=describe)
 
     @property
-    def follows(self) -> str | None:
-        """The release of MLPerf Storage that `emulate` follows, and its divisions; None without `emulate`."""
-        accelerator = self.config.accelerator
-        return None if accelerator is None else accelerator.follows
-
-    @property
     def is_workload(self) -> bool:
         """Whether the samples are about as large as those of the workload that is emulated, if one is."""
         accelerator = self.config.accelerator
@@ -175,7 +169,7 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values; see docs/bench.md."""
-        derived = {"follows": self.follows, "is_workload": self.is_workload, "passed": self.passed}
+        derived = {"follows": self.config.follows, "is_workload": self.is_workload, "passed": self.passed}
         return without_secrets({"schema": SCHEMA, **asdict(self), **derived})
 
 

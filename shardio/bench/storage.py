@@ -1,6 +1,5 @@
 """The rates of reading a dataset's storage without shardio: in sequence and at random, past the page cache."""
 
-import errno
 import mmap
 import os
 import random
@@ -85,19 +84,13 @@ def _drop_cache(files: list[Path]) -> None:
 def _allows_direct(path: Path) -> bool:
     if not hasattr(os, "O_DIRECT"):  # not Linux
         return False
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+    with ExitStack() as stack:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            os.preadv(descriptor, [stack.enter_context(mmap.mmap(-1, _ALIGNED))], 0)
+        except OSError:  # some file systems open it, and then do not read
             return False
-        raise
-    try:
-        with mmap.mmap(-1, _ALIGNED) as buffer:
-            os.preadv(descriptor, [buffer], 0)
-    except OSError:  # it opens, but does not read
-        return False
-    finally:
-        os.close(descriptor)
     return True
 
 

@@ -4,7 +4,7 @@ from ..cache.fetcher import FetchCounts
 from ..system.units import counted, format_size
 from .accelerators import Accelerator
 from .limit_search import Limit
-from .result import BenchResult, RankResult, Spread
+from .result import BenchResult, Spread
 from .storage import StorageRates
 
 
@@ -12,6 +12,7 @@ def summary(result: BenchResult) -> str:
     """Return the figures of a measurement as text."""
     config, machine = result.config, result.machine
     slowest = result.ranks[result.slowest_rank]
+    from_disk = slowest.disk_bytes / max(1, slowest.disk_bytes + slowest.cached_bytes)
     parts = f"{config.epochs} epochs" if config.seconds is None else f"{config.seconds:g} s in five parts"
     rate, in_all = result.samples_per_second, result.samples_per_second_in_all
     what = "median and range" if result.enough_steps else "median"
@@ -19,7 +20,7 @@ def summary(result: BenchResult) -> str:
     rows = [
         ("samples/s per rank", f"{_spread(rate, result.enough_steps)} ({what} of {parts}, slowest rank{short})"),
         *([("in all", _spread(in_all, result.enough_steps))] if config.ranks > 1 else []),
-        ("read per rank", f"{format_size(slowest.bytes_per_second)}/s, {_from_disk(slowest):.0%} of it from storage"),
+        ("read per rank", f"{format_size(slowest.bytes_per_second)}/s, {from_disk:.0%} of it from storage"),
         *_fetched(result),
         ("first batch", f"after {_seconds(slowest.first_batch_seconds)}"),
         (
@@ -106,10 +107,6 @@ def _by_rank(result: BenchResult) -> str:
     return "\n".join(lines)
 
 
-def _from_disk(rank: RankResult) -> float:
-    return min(1.0, rank.disk_bytes / max(1, rank.disk_bytes + rank.cached_bytes))
-
-
 def _spread(spread: Spread, enough_steps: bool) -> str:
     if spread.smallest == spread.largest or not enough_steps:
         return f"{spread.median:,.0f}"
@@ -131,8 +128,8 @@ def limit_text(limit: Limit) -> str:
         lines.append(f"this machine feeds  {_not_this_workload(accelerator, limit.sample_bytes)}")
     elif limit.accelerators is not None:
         lines.append(f"this machine feeds  {limit.accelerators:.2f} x {limit.config.emulate} (MLPerf-style)")
-    if accelerator is not None and accelerator.follows is not None:
-        lines.append(f"follows             {accelerator.follows}")
+    if limit.config.follows is not None:
+        lines.append(f"follows             {limit.config.follows}")
     return "\n".join(lines)
 
 

@@ -72,10 +72,8 @@ def main() -> NoReturn:
         command = context.command_path if context is not None else "shardio"
         message = error.format_message().replace("Value error, ", "")  # whose words say that already
         _fail(f"{message} (see {command} --help)", getattr(error, "exit_code", 1))
-    except ConfigError as error:
-        _fail(str(error), 2)
     except ShardioError as error:
-        _fail(str(error), 1)
+        _fail(str(error), 2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does. Without a new stdout, flushing it at exit would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,6 @@
 """The help of every command, and errors that name options as people type them."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,13 +16,27 @@ Refusal: type[Any] = getattr(typer, "TyperException", typer.BadParameter.mro()[2
 """The exception of typer about wrong arguments; before typer 0.27, click's `ClickException`."""
 
 
-class Command(TyperCommand):
-    """A command whose options stand in groups, whose examples can be copied, and whose errors name options as typed."""
+class _Described:
+    """What commands and groups share: examples that can be copied, and usage errors that know their command."""
+
+    help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the description; examples keep their lines."""
-        self.help = _keeping_lines(self.help)
-        super().format_help_text(ctx, formatter)
+        """Write the description; indented paragraphs, which are examples, keep their lines."""
+        self.help = None if self.help is None else re.sub(r"\n\n(?:\b\n)?(?=  )", "\n\n\b\n", self.help)
+        super().format_help_text(ctx, formatter)  # type: ignore[misc]  # typer's, of the class beside this one
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments; errors have the context whose help they name, which typer leaves out of some."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]  # as above
+        except Refusal as error:
+            error.ctx = getattr(error, "ctx", None) or ctx
+            raise
+
+
+class Command(_Described, TyperCommand):
+    """A command whose options stand in groups, and whose errors name options as they are typed."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, options, and then each group of options (`rich_help_panel`) in its own section."""
@@ -43,8 +55,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the arguments; errors say which option is meant, or what the shell has done to a pattern."""
         try:
-            with _telling_of(ctx):
-                return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
         except Refusal as error:
             named = {f"--{p.name}".replace("_", "-"): p.opts[0] for p in self.params if p.name}
             if (given := getattr(error, "option_name", "")) != named.get(given, given):
@@ -66,18 +77,8 @@ class Command(TyperCommand):
             spelling.reset(before)
 
 
-class Group(TyperGroup):
+class Group(_Described, TyperGroup):
     """A command with subcommands, each of which it describes in full."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments before the subcommand's."""
-        with _telling_of(ctx):
-            return super().parse_args(ctx, args)
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the description; examples keep their lines."""
-        self.help = _keeping_lines(self.help)
-        super().format_help_text(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each subcommand with the first sentence of its description."""
@@ -86,17 +87,6 @@ class Group(TyperGroup):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
-
-
-@contextmanager
-def _telling_of(ctx: Any) -> Iterator[None]:
-    """Let usage errors of the `with` block know their command, whose help they name; typer leaves it out of some."""
-    try:
-        yield
-    except Refusal as error:
-        if getattr(error, "ctx", None) is None:
-            error.ctx = ctx  # which usage errors have
-        raise
 
 
 def _typed_option(option: Option) -> str:
@@ -108,8 +98,3 @@ def _typed_option(option: Option) -> str:
     value = ",".join(option.value) if isinstance(option.value, list | tuple) else option.value
     number = f"{value:g}" if isinstance(value, float) else value
     return str(found.opts[0]) if value is None else f"{found.opts[0]} {number}"
-
-
-def _keeping_lines(text: str | None) -> str | None:
-    """Mark indented paragraphs, which are examples, so that their lines are not broken anew."""
-    return None if text is None else re.sub(r"\n\n(?:\b\n)?(?=  )", "\n\n\b\n", text)

@@ -1,5 +1,6 @@
 """Progress of long work: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -64,17 +65,14 @@ def progress(unit: str, *, quiet: bool = False) -> Iterator[ProgressFunction]:
 
 def _line_reporter(unit: str) -> ProgressFunction:
     started: dict[str, float] = {}
-    last_line: dict[str, float] = {}
-    finished: set[str] = set()
+    silent_until: dict[str, float] = {}
 
     def report(name: str, done: int, total: int) -> None:
         now = time.monotonic()
-        start = started.setdefault(name, now)
-        if name in finished or (done < total and now - last_line.setdefault(name, now) < LINE_SECONDS):
+        start, silent = started.setdefault(name, now), silent_until.setdefault(name, now + LINE_SECONDS)
+        if silent == math.inf or (done < total and now < silent):
             return
-        if done >= total:
-            finished.add(name)
-        last_line[name] = now
+        silent_until[name] = math.inf if done >= total else now + LINE_SECONDS
         rate = done / (now - start) if now - start > 0.1 else 0
         remaining = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
         speed = f" ({rate:,.0f}/s{remaining})" if rate else ""  # an instant has no rate

@@ -12,8 +12,6 @@ from ..diagnosis import Finding
 from ..errors import ShardioError
 from ._store_options import DATASET, with_store_options
 
-_MARKS = {"ok": "ok", "note": "note", "none": "none", "optional": "optional", "missing": "missing", "broken": "BROKEN"}
-
 
 @with_store_options
 def doctor(
@@ -61,7 +59,8 @@ def _table(groups: Mapping[str, Sequence[Finding]]) -> str:
         lines.append(group)
         for found in findings:
             told = f"{found.value}: {found.advice}" if found.advice else found.value
-            lines.append(f"  {_MARKS[found.state]:8}  {found.name:{width}}  {told}")
+            mark = "BROKEN" if found.state == "broken" else found.state
+            lines.append(f"  {mark:8}  {found.name:{width}}  {told}")
     return "\n".join(lines)
 
 

@@ -323,7 +323,7 @@ def _damage(file: BinaryIO) -> str | None:
 def _checksum(file: BinaryIO, size: int) -> bytes:
     """Return the checksum over the next `size` bytes of `file`, or as many as there are."""
     state, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK))
-    while size > 0 and (read := file.readinto(block[: min(size, _BLOCK)])):  # type: ignore[attr-defined]
+    while size > 0 and (read := file.readinto(block[: min(size, _BLOCK)])):  # type: ignore[attr-defined]  # BinaryIO lacks it
         state.update(block[:read])
         size -= read
     return state.hexdigest().encode()

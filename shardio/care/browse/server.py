@@ -169,14 +169,8 @@ def pages(
         words = "There is no such page." if status == 404 else f"{exception}" or type(exception).__name__
         return HTMLResponse(rooted(request, framed("shardio", f"<h1>{status}</h1>{error(words)}")), status)
 
-    style = STYLE + (_OWN / "browse.css").read_text()
-    script = (_OWN / "browse.js").read_text()
-
-    async def css(request: Request) -> Response:
-        return Response(style, media_type="text/css")
-
-    async def javascript(request: Request) -> Response:
-        return Response(script, media_type="text/javascript")
+    def file(text: str, kind: str) -> Callable[[Request], Response]:
+        return lambda request: Response(text, media_type=f"text/{kind}")
 
     routes = [
         Route("/", html(lambda request: grid(dataset, scans, request.query_params))),
@@ -186,8 +180,8 @@ def pages(
         Route("/small/{field}/{number}", picture(lambda name, number, _: (small(dataset, name, number), "image/jpeg"))),
         Route("/image/{field}/{number}", picture(full)),
         Route("/progress", answers(lambda request: JSONResponse(state_of(dataset, scans, request.query_params)))),
-        Route("/static/browse.css", css),
-        Route("/static/browse.js", javascript),
+        Route("/static/browse.css", file(STYLE + (_OWN / "browse.css").read_text(), "css")),
+        Route("/static/browse.js", file((_OWN / "browse.js").read_text(), "javascript")),
     ]
     return Starlette(routes=routes, exception_handlers=dict.fromkeys((HTTPException, *_TOLD), failed))
 
