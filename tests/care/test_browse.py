@@ -6,7 +6,6 @@ import http.client
 import io
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +22,9 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 import pytest
 import zarr
+from _browser import dom
 from _builders import encode, jpeg, spoiled
+from _cli import here
 from _datasets import packed
 from _foreign import write_tokenizer
 from _masks import grey_png
@@ -31,7 +32,6 @@ from _s3 import s3_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from typer.testing import CliRunner
 
 import shardio
 from shardio import Field, World
@@ -41,9 +41,8 @@ from shardio.care.browse.batches import Job, batch_of
 from shardio.care.browse.grid import PER_PAGE, Samples, classes, grid, state_of
 from shardio.care.browse.sample import sample as sample_page
 from shardio.care.browse.scan import Chosen, Counts, Scans
-from shardio.cli import app
 from shardio.dataset.selection import Selection
-from shardio.errors import ConfigError
+from shardio.errors import ConfigError, MissingDependency
 from shardio.foreign.tokenizer import TextEncoder
 from shardio.format.mask_colors import colored
 from shardio.stores import open_store
@@ -279,25 +278,17 @@ def test_pictures_and_errors_in_their_places(site: Site, data: shardio.Dataset) 
 @pytest.mark.slow
 def test_in_a_browser(site: Site, tmp_path: Path) -> None:
     """A real browser takes the token, shows every picture, runs nothing of the data, and reports no error."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("there is no chromium")
 
     def seen(path: str, *options: str) -> str:
         address = f"http://127.0.0.1:{site.port}{path}{'&' if '?' in path else '?'}token={site.token}"
-        done = subprocess.run(
-            [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", *options,
-             "--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'profile'}", address],
-            capture_output=True, text=True, timeout=120, check=True,
-        )  # fmt: skip
-        assert "CONSOLE" not in done.stderr, done.stderr
-        assert "<title>ran</title>" not in done.stdout
-        return done.stdout
+        page = dom(address, tmp_path, *options, "--virtual-time-budget=5000")
+        assert "<title>ran</title>" not in page
+        return page
 
     for path in ("/", "/sample/0"):
-        page = seen(path, "--dump-dom")
+        page = seen(path)
         assert html.escape(NAMES[0], quote=False) in page
-    page = seen("/batches?batch_size=8&world=2&step=1", "--dump-dom")
+    page = seen("/batches?batch_size=8&world=2&step=1")
     assert page.count("data:image/png") >= 8
     shot = tmp_path / "grid.png"
     seen("/", f"--screenshot={shot}", "--window-size=800,900")
@@ -344,8 +335,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> shardio.Dataset:
     labels = group.create_array("label", shape=(count,), chunks=(10**6,), dtype="uint8", fill_value=1)
     for number in (5, 60_000_000, count - 1):
         labels[number], grids[number] = 3, np.arange(16).reshape(4, 4)
-    done = CliRunner().invoke(app, ["index", str(place / "a.zarr"), "-o", str(place / "data")])
-    assert done.exit_code == 0, done.output
+    here("index", place / "a.zarr", "-o", place / "data")
     return shardio.open(place / "data")
 
 
@@ -687,11 +677,11 @@ def test_what_cannot_be_served_is_told(folder: Path, monkeypatch: pytest.MonkeyP
             ("--rank", 3, "--rank must be in [0, 1), got 3"),
             ("--tokenizer", folder / "none.json", "--tokenizer must be a tokenizer.json"),
         ):
-            done = CliRunner().invoke(app, ["browse", str(folder), "--no-open", option, str(value)])
-            assert (done.exit_code, words in f"{done.exception}") == (1, True), done.exception
+            with pytest.raises(ConfigError, match=re.escape(words)):
+                here("browse", folder, "--no-open", option, value)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    done = CliRunner().invoke(app, ["browse", str(folder), "--no-open"])
-    assert "shardio browse needs uvicorn: pip install" in f"{done.exception}"
+    with pytest.raises(MissingDependency, match="shardio browse needs uvicorn: pip install"):
+        here("browse", folder, "--no-open")
 
 
 def test_progress_is_json(data: shardio.Dataset) -> None:

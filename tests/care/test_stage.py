@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _cli import ended, here
 from _datasets import CONTAINERS, load, packed
 from _small_disk import small_disk
-from typer.testing import CliRunner
 
 import shardio
-from shardio.cli import app
 from shardio.errors import CacheError, ConfigError
 
 COUNT = 60
@@ -105,7 +104,7 @@ def test_what_is_too_small_is_refused_beforehand(tmp_path: Path) -> None:
         shardio.stage(place)
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A shard that is damaged or gone is told, and the others are staged; the command's exit code is 1."""
     place = place_of(tmp_path / "d")
     shards = sorted(place.glob("shard-*.tar"))
@@ -113,11 +112,11 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with open(shards[2], "r+b") as file:
         file.seek(500_000)
         file.write(bytes(1000))
-    command = ["stage", str(place), "--cache", str(tmp_path / "cache"), "--cache-size", "100MB", "--json"]
-    done = CliRunner().invoke(app, [*command, "-"])
-    assert done.exit_code == 1
-    assert "2 shards of" in f"{done.exception}"
-    problems = json.loads(done.stdout)["problems"]
+    code, printed, error = ended(
+        capsys, "stage", place, "--cache", tmp_path / "cache", "--cache-size", "100MB", "--json", "-"
+    )
+    assert (code, "2 shards of" in error) == (1, True)
+    problems = json.loads(printed)["problems"]
     assert [shards[1].name in problems[0], shards[2].name in problems[1], len(problems)] == [True, True, 2]
     dataset = shardio.open(place, cache=tmp_path / "cache", cache_size="100MB")
     last = np.arange(COUNT - 12, COUNT)
@@ -129,9 +128,6 @@ def test_the_command(tmp_path: Path) -> None:
     """`shardio stage` says what it did, also of a view's dataset; afterwards that all was there."""
     place = place_of(tmp_path / "d")
     shardio.open(place).where("n < 20").save(tmp_path / "view.json")
-    options = ["--cache", str(tmp_path / "cache"), "--cache-size", "100MB"]
     for source, words in ((tmp_path / "view.json", "came now"), (place, "all was there")):
-        done = CliRunner().invoke(app, ["stage", str(source), *options])
-        assert done.exit_code == 0, done.output
-        assert words in done.stdout
+        assert words in here("stage", source, "--cache", tmp_path / "cache", "--cache-size", "100MB")
     check_staged(place, tmp_path / "cache")

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 import typer
 from _builders import jpeg
-from _cli import unfinished
+from _cli import ended, here, unfinished
 from _datasets import packed, photo_folders
-from typer.testing import CliRunner
 
 import shardio
-from shardio.cli import app, main
+from shardio.cli import app
 from shardio.conversion import source as sources
 
 
@@ -63,14 +62,8 @@ def test_info(dataset: Path) -> None:
     assert told["shards"] == len(ds.manifest.shards)
 
 
-def test_verify(dataset: Path) -> None:
-    """A whole dataset is told so."""
-    assert "shards are intact" in shardio_command("verify", dataset).stdout
-    assert "24 samples, digest matches" in shardio_command("verify", dataset, "--deep").stdout
-
-
 def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
-    """`verify` writes every problem as JSON to a file or to standard output, with the same exit code."""
+    """`verify` writes every problem as JSON to a file or to standard output, with the same exit code; or in words."""
     copy, told = tmp_path / "copy", tmp_path / "told.json"
     subprocess.run(["cp", "-r", str(dataset), str(copy)], check=True)
     ds = shardio.open(copy)
@@ -95,6 +88,7 @@ def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == f"shardio: {copy}: {count} problems in {found['shards']} shards"
     alone = shardio_command("verify", copy, "--deep", "--most", 1, "--json", "-")
     assert (alone.returncode, json.loads(alone.stdout)) == (1, found)
+    assert "shards are intact, 24 samples, digest matches" in shardio_command("verify", dataset, "--deep").stdout
     whole = shardio_command("verify", dataset, "--json", "-")
     assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (0, [])
 
@@ -195,12 +189,9 @@ def test_mistakes_end_in_one_line(
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["shardio", *args])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    told = capsys.readouterr()
-    assert (told.out, ended.value.code) == ("", code), told.err
-    (line,) = told.err.splitlines()
+    found, printed, error = ended(capsys, *args)
+    assert (printed, found) == ("", code), error
+    (line,) = error.splitlines()
     assert line.startswith("shardio: ")
     assert message in line
 
@@ -232,7 +223,7 @@ def test_every_command_says_what_it_does_with_examples() -> None:
     root: Any = typer.main.get_command(app)
     for name in root.commands:
         assert name in overview
-        told = CliRunner().invoke(app, [name, "--help"], prog_name="shardio").stdout
+        told = here(name, "--help")
         assert "Examples:" in told
         assert f"shardio {name} " in told
     listed = shardio_command("convert", "--list")
@@ -241,7 +232,7 @@ def test_every_command_says_what_it_does_with_examples() -> None:
     assert names == list(sources.names())
     assert max(map(len, listed.stdout.splitlines())) <= 120
     for name in names:
-        told = CliRunner().invoke(app, ["convert", name, "--help"], prog_name="shardio").stdout
+        told = here("convert", name, "--help")
         assert f"  shardio convert {name} " in told, name
         assert "cannot be loaded" not in told
         for option in re.findall(r"^  (--[a-z-]+)[^\n]*\n?", told, re.MULTILINE):

@@ -13,7 +13,6 @@ from _datasets import packed
 from _small_disk import small_disk
 
 import shardio
-from shardio.cli import main
 
 Command: Any = Callable[..., str]
 
@@ -32,16 +31,12 @@ COMMANDS = [
 
 
 @pytest.fixture
-def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def failed(capsys: pytest.CaptureFixture[str]) -> Command:
     """A function that runs a command, which must fail with exit code 1, and returns its last line on stderr."""
 
     def run(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["shardio", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 1
-        error = capsys.readouterr().err
-        assert "Traceback" not in error
+        code, _, error = _cli.ended(capsys, *arguments)
+        assert (code, "Traceback" in error) == (1, False)
         return error.splitlines()[-1]
 
     return run

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from _builders import jpeg
+from _cli import here
 from _datasets import packed
-from typer.testing import CliRunner
 
 import shardio
-from shardio.cli import app
 from shardio.errors import ConfigError, ShardioError
 
 
@@ -26,9 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(command: str) -> str:
     """Run a command and return what it prints."""
-    done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return here(*shlex.split(command))
 
 
 def test_a_view_is_kept_and_read(folder: Path) -> None:

@@ -11,12 +11,10 @@ from typing import get_args
 import numpy as np
 import pytest
 from _builders import jpeg
-from _cli import run
-from typer.testing import CliRunner
+from _cli import here, run
 
 import shardio
 from shardio import containers
-from shardio.cli import app
 from shardio.cli._conversion import ContainerName
 from shardio.errors import BadSample, ConfigError, Message, Option, TooManyBad
 
@@ -71,7 +69,7 @@ def test_reasons_name_options_as_typed(tmp_path: Path) -> None:
 
 def help_of(command: str) -> str:
     """The help of a command as one line, without spaces around line breaks."""
-    return re.sub(r"\s+", " ", CliRunner().invoke(app, [command, "--help"], prog_name="shardio").stdout)
+    return re.sub(r"\s+", " ", here(command, "--help"))
 
 
 def test_choices_and_defaults_are_shown() -> None:

@@ -20,11 +20,10 @@ import scipy.io
 import tifffile
 import zarr
 from _builders import encode, idx_pair, jpeg, pixels, png
+from _cli import here
 from _foreign import Datum, example, framed, write_tar, write_tokenizer
-from typer.testing import CliRunner
 
 import shardio
-from shardio.cli import app
 from shardio.conversion import source as sources
 
 FILES = Path(__file__).parents[1] / "converters" / "files"
@@ -247,36 +246,30 @@ DATA: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-def help_of(*command: str) -> str:
-    """What --help prints."""
-    return CliRunner().invoke(app, [*command, "--help"], prog_name="shardio").stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sources.names())
 def test_every_example_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line can be copied as it is, and makes a dataset (or several)."""
     DATA[name](tmp_path)
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"^    (shardio convert .*)$", help_of("convert", name), re.MULTILINE)
+    examples = re.findall(r"^    (shardio convert .*)$", here("convert", name, "--help"), re.MULTILINE)
     assert len(examples) >= 7
     for line in examples:
-        done = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="shardio")
-        assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
+        here(*shlex.split(line)[1:])
         assert "--dry-run" in line or all(len(shardio.open(path.parent)) for path in Path("data").rglob("shardio.json"))
         assert Path("data").exists() is ("--dry-run" not in line), line
         shutil.rmtree("data", ignore_errors=True)
-    appends = re.findall(r"^    (shardio append .*)$", help_of("append", name), re.MULTILINE)
+    appends = re.findall(r"^    (shardio append .*)$", here("append", name, "--help"), re.MULTILINE)
     for line in (examples[0], *appends):
-        done = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="shardio")
-        assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
+        here(*shlex.split(line)[1:])
     assert len(appends) == 5
     assert all(shardio.open(path.parent).earlier for path in Path("data").rglob("shardio.json"))
 
 
 def test_every_option_has_an_example() -> None:
     """Each option of `shardio convert` occurs in an example, of a source or of the command itself."""
-    shown = help_of("convert") + "".join(help_of("convert", name).partition("Arguments:")[0] for name in DATA)
-    for name in DATA:
-        for option in re.findall(r"^  (--[a-z-]+)", help_of("convert", name).partition("Arguments:")[2], re.MULTILINE):
+    helps = [here("convert", name, "--help").partition("Arguments:") for name in DATA]
+    shown = here("convert", "--help") + "".join(examples for examples, _, _ in helps)
+    for _, _, options in helps:
+        for option in re.findall(r"^  (--[a-z-]+)", options, re.MULTILINE):
             assert option == "--help" or re.search(rf"({option}|{option.replace('--', '--no-')})\s", shown), option

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,6 +22,11 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
+def torchrun_of(ranks: int) -> list[str]:
+    """The command of torchrun on this machine, without what it is to run."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
 def torchrun(*configs: TrainConfig, ranks: int = 2, seconds: float = 100) -> subprocess.CompletedProcess[str]:
     """Train on `ranks` processes, by one configuration after the other; return their output and exit status."""
     described = [Path(config.output).with_suffix(".json") for config in configs]
@@ -28,11 +35,30 @@ def torchrun(*configs: TrainConfig, ranks: int = 2, seconds: float = 100) -> sub
     return start(Path(__file__), *map(str, described), ranks=ranks, seconds=seconds)
 
 
+def place(rank: int, ranks: int, port: str) -> dict[str, str]:
+    """The variables of a rank on this machine, as a launcher sets them."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} | {name: str(value) for name, value in own.items()}
+
+
+@contextmanager
+def running(commands: Iterable[tuple[Sequence[str], dict[str, str]]]) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Start processes, each by its command and environment; kill those that are left at the end of the block."""
+    pipe, processes = subprocess.PIPE, list["subprocess.Popen[str]"]()
+    try:
+        for command, variables in commands:
+            processes.append(subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True))
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
 def start(script: Path, *arguments: str, ranks: int, seconds: float = 100) -> subprocess.CompletedProcess[str]:
     """Run a script on `ranks` processes; return their output and exit status."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script), *arguments]
     return subprocess.run(
-        [sys.executable, *command],
+        [*torchrun_of(ranks), str(script), *arguments],
         env=environment(),
         capture_output=True,
         text=True,

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from _cli import ended
 from _small_disk import small_disk
 from _tiny import assert_same_weights, config, dataset, run_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
-from shardio.cli import main
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.plan import Plan
 from shardio.system import replacement
@@ -159,16 +159,12 @@ def test_a_save_that_fails_leaves_the_old_checkpoints(
     assert sorted(os.listdir(tmp_path)) == ["last.pt", "previous.pt"]
 
 
-def test_a_full_disk_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = dataset(tmp_path / "train")
     with small_disk(tmp_path / "disk", "200k") as disk:
         options = ["--epochs", "1", "--batch-size", "12", "--threads", "1", "--device", "cpu", "--output"]
-        monkeypatch.setattr(sys, "argv", ["shardio", "train", train, *options, str(disk / "run")])
-        with pytest.raises(SystemExit, match="1"):
-            main()
-        assert capsys.readouterr().err == f"shardio: {disk}/run/last.pt: No space left on device\n"
+        code, _, error = ended(capsys, "train", train, *options, disk / "run")
+        assert (code, error) == (1, f"shardio: {disk}/run/last.pt: No space left on device\n")
         assert os.listdir(disk / "run") == ["log.jsonl"]
 
 

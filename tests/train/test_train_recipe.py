@@ -77,25 +77,17 @@ def test_ranks_are_a_larger_batch(tmp_path: Path) -> None:
         same(alone[name], together[name], rtol=tolerance, atol=tolerance)
 
 
-@pytest.fixture(scope="module")
-def exchanged() -> dict[str, Any]:
-    """Return the output of two ranks that train by local SGD and measure a noise scale, see `_exchange.py`."""
+@pytest.mark.long
+def test_ranks_train_by_local_sgd_and_measure_a_quadratic_problem() -> None:
+    """Weights, momentum and running statistics follow the simulation; ranks are equal after an average of all.
+
+    They find the noise scale of a quadratic problem, with a hook, and without steps of part of a batch.
+    """
     done = start(Path(__file__).with_name("_exchange.py"), ranks=2)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-@pytest.mark.long
-def test_it_is_local_sgd(exchanged: dict[str, Any]) -> None:
-    """Weights, momentum and running statistics follow the simulation; ranks are equal after an average of all."""
-    assert exchanged["agreed"] == [0, 1, 2, 3, 4, 7, 10]
-
-
-@pytest.mark.long
-def test_ranks_measure_a_quadratic_problem(exchanged: dict[str, Any]) -> None:
-    """Real ranks find the noise scale of a quadratic problem, with a hook, and without steps of part of a batch."""
-    assert exchanged["noise"] == {hook: pytest.approx(NOISE_SCALE, rel=0.15) for hook in ("none", "fp16")}
+    found = json.loads(done.stdout)
+    assert found["agreed"] == [0, 1, 2, 3, 4, 7, 10]
+    assert found["noise"] == {hook: pytest.approx(NOISE_SCALE, rel=0.15) for hook in ("none", "fp16")}
 
 
 @given(st.floats(0.01, 1e6), st.floats(0.01, 1e6), st.integers(1, 999), st.integers(2, 64))

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import torch
 from _launched import command, environ, epochs
-from _ranks import environment, torchrun
-from _ranks import start as start_script
+from _ranks import environment, place, running, start, torchrun, torchrun_of
 from _time_limit import wait_until
 from _tiny import assert_same_weights, config, free_port, records
 
@@ -31,21 +30,10 @@ from shardio.train.learner import Learner
 REQUEUE = 85
 
 
-def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Popen[str]]:
-    """Start `shardio train` on some ranks, without a launcher."""
-    port = free_port()
-    return [
-        subprocess.Popen(
-            [*command(made), *map(str, extra)],
-            env=environment()
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+def started(made: TrainConfig, ranks: int, *extra: object) -> Any:
+    """Start `shardio train` on some ranks, without a launcher, for a `with` block."""
+    words, port = [*command(made), *map(str, extra)], free_port()
+    return running((words, environment() | place(rank, ranks, port)) for rank in range(ranks))
 
 
 def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
@@ -56,14 +44,10 @@ def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
 def test_a_signal_on_one_rank_stops_all(tmp_path: Path) -> None:
     """Every rank exits with 85 after the same step, whichever got the signal."""
     made = config(tmp_path, epochs=4000, batch_size=6)
-    processes = start(made, 2)
-    try:
+    with started(made, 2) as processes:
         await_epoch(made, 2)
         processes[-1].send_signal(signal.SIGUSR1)
         ended = [process.communicate(timeout=60) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
     assert [process.returncode for process in processes] == [REQUEUE] * 2, ended
     for _, errors in ended:
         assert stopped("SIGUSR1", made) in errors
@@ -71,24 +55,18 @@ def test_a_signal_on_one_rank_stops_all(tmp_path: Path) -> None:
 
 def stopped(signal_name: str, made: TrainConfig) -> str:
     """Return the message of a run that has stopped and saved a checkpoint there."""
-    place = checkpoint.load(Path(made.output, "last.pt")).place
-    return f"{signal_name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto"
+    at = checkpoint.load(Path(made.output, "last.pt")).place
+    return f"{signal_name} stopped the run in epoch {at.epoch + 1}, after step {at.step}; --resume auto"
 
 
 @pytest.mark.long
 def test_what_torchrun_makes_of_a_stopped_run(tmp_path: Path) -> None:
     """A run that Ctrl-C stops under torchrun has a checkpoint, and torchrun ends with 1, not 85."""
     made = config(tmp_path, epochs=4000, batch_size=6)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    process = subprocess.Popen(
-        [*launcher, "-m", *command(made)[2:]], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
+    with running([([*torchrun_of(2), "-m", *command(made)[2:]], environ())]) as (process,):
         await_epoch(made, 2, limit=120)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert process.returncode == 1, errors
     assert stopped("SIGINT", made) in errors
 
@@ -211,7 +189,7 @@ def test_two_ranks_go_on_to_the_bit(tmp_path: Path) -> None:
     ]
     made = config(tmp_path, epochs=3, batch_size=6, output=tmp_path)
     described = json.dumps({"config": made.to_dict(), "ways": ways})
-    done = start_script(Path(__file__).with_name("_resume.py"), described, ranks=2)
+    done = start(Path(__file__).with_name("_resume.py"), described, ranks=2)
     assert done.returncode == 0, done.stderr
     differences = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert differences[:5] == [[0, 0]] * 5
@@ -227,17 +205,11 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(ranks: int, tmp_path: Path) -> 
     made = config(tmp_path, batch_size=12 // ranks, model="_tiny:dropping")
     made = replace(made, metrics_every_steps=1, checkpoint_every_steps=3, lr_schedule="constant")
     options = ["--metrics-every", 1, "--checkpoint-every", 3, "--lr-schedule", "constant"]
-    killed = start(replace(made, epochs=4000), ranks, *options)
-    try:
+    with started(replace(made, epochs=4000), ranks, *options):
         await_epoch(made, 2)
         time.sleep(random.Random(ranks).uniform(0, 0.2))
-    finally:
-        for process in killed:
-            process.kill()
-            process.communicate()
     newest, _ = checkpoint.Checkpoints(tmp_path / "out").choose()  # `last.pt`, or the one before for a moment
-    place = checkpoint.load(newest).place
-    epochs = place.epoch + 2
+    epochs = checkpoint.load(newest).place.epoch + 2
     whole = replace(made, output=str(tmp_path / "whole"), epochs=epochs)
     halves = replace(whole, output=made.output, resume="auto")
     if ranks == 1:

@@ -6,7 +6,6 @@ Slurm's daemons are real: they run on this machine for these tests.
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from _cli import python
 from _launched import VARIABLES, Images, arguments, command, environ, epochs
+from _ranks import running, torchrun_of
 from _slurm import Cluster, cluster, missing
 from _time_limit import wait_until
 from _tiny import config
@@ -125,15 +125,10 @@ def test_mpirun_needs_no_other_variables(tmp_path: Path) -> None:
     """Two ranks find each other by what mpirun tells them, and stop at a signal that it forwards."""
     run = two_ranks(tmp_path, epochs=4000)
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
-    with subprocess.Popen(
-        [*mpirun, *command(run)], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            wait_until(lambda: epochs(run) or process.poll() is not None)
-            process.send_signal(signal.SIGUSR1)
-            output = process.communicate(timeout=120)[0]
-        finally:
-            process.kill()
+    with running([([*mpirun, *command(run)], environ())]) as (process,):
+        wait_until(lambda: epochs(run) or process.poll() is not None)
+        process.send_signal(signal.SIGUSR1)
+        output = "".join(process.communicate(timeout=120))
     assert process.returncode == REQUEUE, output
     assert "SIGUSR1 stopped the run" in output
     done = epochs(run)
@@ -145,7 +140,7 @@ def test_mpirun_needs_no_other_variables(tmp_path: Path) -> None:
 def test_torchrun_starts_all_ranks_again(tmp_path: Path) -> None:
     """After the death of a rank, torchrun's new ranks resume from the last checkpoint."""
     run = two_ranks(tmp_path, epochs=3, model="_launched:kills_rank_1_once")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    torchrun = [*torchrun_of(2)[1:], "--max-restarts", "1"]
     # Without this variable new ranks may read the addresses of the old ones: torch's issue 135712.
     variables = environ() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = python(*torchrun, *command(run)[1:], env=variables, timeout=200)

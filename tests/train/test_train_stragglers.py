@@ -1,7 +1,6 @@
 """A rank that the others wait for is named, with its host and what makes it slow."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -89,26 +88,18 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
     described.write_text(json.dumps(made.to_dict()))
     with machines_on_a_switch(3) as machines:
         slow_down(machines[1], 40)
-        ranks = [
-            subprocess.Popen(
-                machine.command([sys.executable, str(Path(_ranks.__file__)), str(described)]),
-                env=_ranks.environment()
-                | {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-                | {"MASTER_ADDR": machines[0].address, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": INTERFACE},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        script = [sys.executable, str(Path(_ranks.__file__)), str(described)]
+        apart = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": machines[0].address}
+        variables = _ranks.environment() | {"GLOO_SOCKET_IFNAME": INTERFACE}
+        commands = [
+            (machine.command(script), variables | _ranks.place(rank, 3, "29500") | apart)
             for rank, machine in enumerate(machines)
         ]
-        try:
-            printed = [rank.communicate(timeout=120)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
+        with _ranks.running(commands) as ranks:
+            printed = [rank.communicate(timeout=120) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0], printed
     # Three ranks share the processors of one machine with other tests, so that the compute of a rank may be slow, too.
-    (line,) = [line for line in printed[0].splitlines() if line.startswith("the network of ")]
+    (line,) = [line for line in printed[0][0].splitlines() if line.startswith("the network of ")]
     assert line.startswith("the network of rank 1 on ")
     lines = records(made, "metrics.jsonl")
     assert line in [entry.get("straggler") for entry in lines]

@@ -184,10 +184,10 @@ def test_a_rank_that_is_killed_ends_the_other(tmp_path: Path) -> None:
     """Without a launcher too, a rank ends in one line when the one through which it found the others is killed."""
     dataset(tmp_path / "train", SAMPLES)
     with starting(tmp_path / "ranks") as started:
-        values = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        for rank in ("0", "1"):
+        port = free_port()
+        for rank in range(2):
             command = [sys.executable, *script(started.folder, tmp_path, held=HELD)]
-            started.start(command, values | {"RANK": rank, "LOCAL_RANK": rank})
+            started.start(command, _ranks.place(rank, 2, port))
         started.await_held()
         started.processes[0].kill()
         assert started.processes[1].wait(MARGIN) == 1
@@ -196,14 +196,13 @@ def test_a_rank_that_is_killed_ends_the_other(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_stays_alone_ends(
-    rank: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    rank: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A rank that the other one never joins ends in time, and says where it waited, and no more than that."""
     port = free_port()
-    values = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}
-    for name, value in values.items():
+    for name, value in _ranks.place(rank, 2, port).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as caught, within(MARGIN), join("cpu", 0.5):
         pass

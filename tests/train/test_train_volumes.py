@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from _cli import here
 from _datasets import packed
 from _tiny import config
 
 import shardio
-from shardio.cli import main
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, run
@@ -153,11 +153,7 @@ def test_known_parameters_are_recovered(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(tmp_path), "--train", "1024", "--val", "128", "--side", "16"])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     for name in ("train", "val"):
-        command = ["shardio", "convert", "hdf5", str(tmp_path / f"{name}.h5"), str(tmp_path / name), "--to", "hdf5"]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
+        here("convert", "hdf5", tmp_path / f"{name}.h5", tmp_path / name, "--to", "hdf5")
         with h5py.File(tmp_path / f"{name}.h5") as file:
             assert np.array_equal(shardio.open(tmp_path / name)[3]["parameters"], file["parameters"][3])
     made = regression(tmp_path, val=tmp_path / "val", batch_size=32, lr=0.001, lr_reference_batch=32, epochs=20)
