@@ -1,4 +1,4 @@
-"""A measurement as one HTML file with pictures, which needs nothing else: no script, no font, no network."""
+"""A measurement as one HTML file with pictures that needs no script, font or network."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -53,7 +53,7 @@ def _legend() -> str:
 
 
 def _strip(rank: int, timeline: Timeline) -> str:
-    """The time of a rank from left to right, and what share of each moment it waited, computed, waited for others."""
+    """Draw a rank's time from left to right: the share of each moment that it waited, computed, waited for others."""
     begun = np.array(timeline.begun) / 1000
     values = [np.array(getattr(timeline, kind)) / 1000 for kind in _KINDS]
     firsts = list(accumulate(values, initial=begun))  # and the end of each step
@@ -85,14 +85,14 @@ def _strip(rank: int, timeline: Timeline) -> str:
 
 
 def _share(first: NDArray[np.float64], seconds: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of each bin that intervals fill which begin at `first` and do not overlap."""
+    """Return the share of each bin that intervals fill; they begin at `first` and do not overlap."""
     moments = np.stack((first, first + seconds), 1).reshape(-1)
     filled = np.stack((np.cumsum(seconds) - seconds, np.cumsum(seconds)), 1).reshape(-1)
     return np.diff(np.interp(edges, np.maximum.accumulate(moments), filled)) / np.diff(edges)
 
 
 def _bars(label: str, rows: dict[str, tuple[float, str]]) -> str:
-    """A picture of rows with a bar each: its length, of 1, and the text behind it."""
+    """Draw rows with a bar each: its length, of 1, and the text behind it."""
     bars = []
     for number, (name, (length, text)) in enumerate(rows.items()):
         y, width = 26 * number, (WIDTH - 230) * length
@@ -129,7 +129,7 @@ def _rates(result: BenchResult) -> str:
 
 
 def _settings(config: BenchConfig) -> dict[str, object]:
-    """The settings that were in use: neither those that were not given, nor those that others replace."""
+    """Return the settings that were in use: given ones that no others replace."""
     unused = "seconds" if config.seconds is None else "epochs"
     given = without_secrets(asdict(config.resolved()) | {"shuffle": config.shuffle or "none"})
     return {name: value for name, value in given.items() if value is not None and name != unused}

@@ -117,7 +117,7 @@ def fast_decoding(config: BenchConfig) -> float | None:
     """Return how many times as fast samples are read and decoded with `decode="fast"` as with `decode="exact"`.
 
     None if there is no image to decode. Both ways make the same samples with the same crops, in turns, on this thread.
-    Their processor time is compared, which other processes hardly change.
+    It compares their processor time, because other processes hardly change that.
     """
     dataset, transforms = open_with_transforms(config)
     if not any(field.kind == "image" for field in dataset.fields.values()):

@@ -35,8 +35,8 @@ STEP = np.dtype(
     + [("epoch", np.int64), ("samples", np.int64)]
 )
 """A step of a rank: when it began, by `time.monotonic`; the seconds that it waited for its batch, then until the batch
-was on its device, computed (or slept in place of that), and waited for the other ranks, which add up to its whole time;
-its epoch, counted from the first one of the measurement; its samples."""
+was on its device, computed (or slept instead), and waited for the other ranks: these add up to its whole time; its
+epoch, counted from the first one of the measurement; its samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +289,6 @@ def warmup_epochs(steps: int) -> int:
 
 
 def _cpu_seconds() -> float:
-    """The seconds that this process and its worker processes have spent on a processor."""
+    """Return the seconds that this process and its worker processes have spent on a processor."""
     children = usage.children(os.getpid())
     return time.process_time() + sum(sum(usage.process_usage(child).cpu.values()) for child in children)

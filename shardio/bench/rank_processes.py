@@ -116,7 +116,7 @@ class RankProcesses:
     def send(self, message: Any) -> None:
         """Send a message to each rank."""
         for pipe in self._pipes:
-            with contextlib.suppress(OSError):  # it has ended: `answers` tells why
+            with contextlib.suppress(OSError):  # it has ended: `answers` says why
                 pipe.send(message)
 
     def answers(self, seconds: float = 0.0, progress: Callable[[float], None] | None = None) -> list[Any]:

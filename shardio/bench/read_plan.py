@@ -99,8 +99,8 @@ def read_plan(
     """Return what each rank would read in an epoch. With more than 17 million samples, some ranks stand for all.
 
     Args:
-        dataset: a dataset or a view, or its path or URL. Of a dataset only the manifest is read, of a view what its
-            condition or split needs.
+        dataset: a dataset or a view, or its path or URL. It reads only the manifest of a dataset, and what
+            the condition or split of a view needs.
         world: number of ranks.
         batch_size: samples per rank and step.
         shuffle: order of the samples.
@@ -159,7 +159,7 @@ def read_plan(
 
 
 def _described(place: Place, access: StoreAccess) -> BaseDataset:
-    """Return a dataset or a view; a dataset in a store without its shards, which are not read."""
+    """Return a dataset or a view, without the shards of a dataset in a store: they are not read."""
     if isinstance(place, BaseDataset) or as_url(place) is None:
         return as_dataset(place, access)
     return Dataset(load_manifest(place, access), Path(os.fspath(place)))

@@ -75,7 +75,7 @@ def least_rounds(level: float = LEVEL) -> int:
 
 
 def _rank_sum_probabilities(n: int) -> NDArray[np.float64]:
-    """The probabilities of all sums of the ranks 1..n with a random sign each being positive."""
+    """Return the probabilities of all sums of the ranks 1..n with a random sign each being positive."""
     counts = np.zeros(n * (n + 1) // 2 + 1)
     counts[0] = 1.0
     for rank in range(1, n + 1):

@@ -1,4 +1,4 @@
-"""Rank processes that stand ready: they take batches in turns, each of a part of a second, as often as they are asked.
+"""Rank processes that stay ready: they take batches in turns of less than a second, as often as they are asked to.
 
 All start once, which takes seconds. Each turn begins and ends a loop of its own, so no worker runs between turns.
 """
@@ -56,7 +56,7 @@ class Turn:
 
 @final
 class StandingRanks(RankProcesses):
-    """The rank processes of one configuration, which end with the `with` block.
+    """The rank processes of one configuration; they end with the `with` block.
 
     Raises what `shardio.Loader` raises for the configuration.
     """

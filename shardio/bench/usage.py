@@ -88,7 +88,7 @@ class UsageSampler:
                 return
 
     def _difference(self, column: int, begun: float, ended: float) -> float:
-        """How much a sum grew between two moments; between two samples, in proportion."""
+        """Return how much a sum grew between two moments; between two samples, in proportion."""
         if not self._rows:
             return 0.0
         table = np.array(self._rows)

@@ -18,20 +18,20 @@ Bottleneck: TypeAlias = Literal[
 
 ENOUGH = 0.05  # starved less than this, input keeps up
 SLOW_RANK = 0.25  # excess of a rank's own time over the others' median
-BUSY = 0.75  # of their time, from which on the workers are the limit
-DELAYED = 0.2  # of the workers' busy time, from which on waiting for a processor matters
-OTHERS = 0.15  # of the processors' time, from which on other processes matter
-ON_CPU = 0.6  # of a stage's time, from which on it computes rather than waits
+BUSY = 0.75  # of their time; from here on the workers are the limit
+DELAYED = 0.2  # of the workers' busy time; from here on waiting for a processor matters
+OTHERS = 0.15  # of the processors' time; from here on other processes matter
+ON_CPU = 0.6  # of a stage's time; from here on it computes rather than waits
 ENOUGH_AHEAD = 8  # batches; more of them hide no hand-over
 MORE_THREADS = 4  # times as many, where workers wait
-FREE = 0.25  # of the processors' time, from which on processors have nothing to do
+FREE = 0.25  # of the processors' time; from here on processors have nothing to do
 ONE_PROCESSOR = (0.8, 1.3)  # used by a rank whose threads take turns holding the lock; compiled code adds to 1
-LOCKED = 0.25  # of the time of stages that read nothing, from which on their waits for the lock matter
-WAITING_STAGES = ("read", "verify", "fetch", "decompress", "map")  # which wait for other things than the lock, too
-NOTABLE = 1.25  # times the rate, from which on a cause is worth naming before the work itself
-OWN = 1.5  # times the rate, from which on a cause of one's own is named before other processes, whatever those take
-WORTH_FAST = 1.1  # times the rate, from which on decode="fast" is worth its difference
-WHOLE_CHUNKS = 2.0  # bytes decompressed for a byte of the samples, from which on chunks hold other samples' rows
+LOCKED = 0.25  # of the time of stages that read nothing; from here on their waits for the lock matter
+WAITING_STAGES = ("read", "verify", "fetch", "decompress", "map")  # they also wait for other things than the lock
+NOTABLE = 1.25  # times the rate; from here on a cause is worth naming before the work itself
+OWN = 1.5  # times the rate; from here on one's own cause is named before other processes, whatever they take
+WORTH_FAST = 1.1  # times the rate; from here on decode="fast" is worth its difference
+WHOLE_CHUNKS = 2.0  # bytes decompressed for a byte of the samples; from here on chunks hold other samples' rows
 
 LESS_LOCKED = "a larger batch_size, fewer threads, or more ranks per node, which have a lock each"
 
@@ -224,7 +224,7 @@ def _without_neighbours(f: Figures) -> Figures:
 
 
 def _busy_workers(f: Figures) -> Verdict:
-    """The cause without which busy workers would be fastest; the work itself if that is not much faster."""
+    """Return the cause without which busy workers would be fastest; the work itself if that is not much faster."""
     busy = max(sum(f.stages.values()), 1e-9)
     share = {stage: spent / busy for stage, spent in f.stages.items()}
     causes = (
@@ -236,7 +236,7 @@ def _busy_workers(f: Figures) -> Verdict:
 
 
 def _speedup(share: float, left: float = 0.0) -> float:
-    """How many times as fast workers are, if `left` is left of what takes this share of their time."""
+    """Return how many times as fast workers are if `left` is left of what takes this share of their time."""
     return 1 / max(1 - share * (1 - left), 0.02)
 
 
@@ -252,7 +252,7 @@ def _fetch(share: Mapping[str, float]) -> Verdict | None:
 
 
 def _decompress(f: Figures, share: Mapping[str, float]) -> Verdict | None:
-    """Tell chunks that are decompressed for a few of their rows from those that are decompressed for all."""
+    """Distinguish chunks that are decompressed for a few of their rows from those that are decompressed for all."""
     if "decompress" not in share:
         return None
     sentence = f"decompress: workers spend {share['decompress']:.0%} of their time decompressing chunks"
@@ -340,7 +340,7 @@ def _work(f: Figures, share: Mapping[str, float]) -> Verdict:
 
 
 def _device(f: Figures) -> Verdict:
-    """Tell copies to the device from an engine for whole batches."""
+    """Distinguish copies to the device from an engine for whole batches."""
     if f.engine == "cpu":
         return Verdict(
             "copy",
@@ -356,7 +356,7 @@ def _device(f: Figures) -> Verdict:
 
 
 def _idle_workers(f: Figures, busy: float) -> Verdict:
-    """Tell epochs that begin too often from batches that are made or handed over too slowly by Python."""
+    """Distinguish epochs that begin too often from batches that Python makes or hands over too slowly."""
     if f.at_epoch_start > 0.5:
         speedup = 1 / max(1 - f.starved * f.at_epoch_start, 0.02)
         return Verdict(
@@ -383,7 +383,7 @@ def _idle_workers(f: Figures, busy: float) -> Verdict:
 
 
 def _map(f: Figures, share: Mapping[str, float]) -> Verdict | None:
-    """Tell a `map` that computes from one that waits, or whose calls wait for each other for the interpreter's lock."""
+    """Distinguish a `map` that computes from one that waits, or whose calls wait for the interpreter's lock."""
     if not f.stages.get("map"):
         return None
     in_map, spent = f.cpu.get("map", 0.0), f.stages["map"]

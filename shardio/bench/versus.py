@@ -53,13 +53,13 @@ def versus(
 ) -> Versus:
     """Measure two configurations in turns, and compare their rates.
 
-    With `a.seconds`, the turns of each side take about so long in all, their first steps included: turns are shorter or
-    longer than `turn_seconds` then, and there may be fewer rounds than `rounds`, but as many as a test needs.
+    If `a.seconds` is given, the turns of each side take about so long in all, including their first steps: turns are
+    shorter or longer than `turn_seconds`, and there may be fewer than `rounds`, but as many as a test needs.
 
     Args:
         a, b: what to measure; `epochs`, `warmup` and `b.seconds` do not apply.
         rounds: how often each of them has its turn, at most; who begins alternates.
-        turn_seconds: the time that is measured per turn, without `a.seconds`.
+        turn_seconds: the time measured per turn if `a.seconds` is None.
         progress: called with the number of rounds that are done, and their number as far as it is known.
 
     Raises ConfigError for too few rounds, and what the ranks raise.

@@ -15,7 +15,7 @@ from ..output import Output, open_output
 from ..stores.base import ObjectInfo
 
 DEFAULT_AGE = "24h"
-"""Age up to which what no manifest names may belong to a writer that is at work."""
+"""Age up to which files that no manifest names may belong to a writer that is at work."""
 
 _TRIES = 5
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}

@@ -30,7 +30,7 @@ _CONVERTERS = ("webdataset", "tfrecord", "lmdb", "hdf5")
 
 
 def index_name(described: manifest.Manifest, shard: str) -> str | None:
-    """Return the name of the index beside a shard; None if it has none."""
+    """Return the name of the index next to a shard; None if it has none."""
     if described.container == "zarr":
         return None  # the store has no other file, and opening it says what is wrong with this one
     names = containers.get(described.container).companions(shard, adopted=described.adopted)

@@ -257,7 +257,7 @@ def _shard_name(container: str) -> re.Pattern[str]:
 
 
 def _check_names(path: Path, described: manifest.Manifest) -> None:
-    """Raise ConfigError unless the shards have the names that shardio gives: files are written beside each of them."""
+    """Raise ConfigError unless the shards have the names that shardio gives: files are written next to each of them."""
     pattern = _shard_name(described.container)
     for name in () if described.adopted else described.shards.names:
         if not pattern.fullmatch(name):
@@ -347,8 +347,8 @@ def _summary(
     Args:
         path: the shard.
         described: the manifest.
-        known: the size and checksum of its files, and no table is returned; None computes all three, for which the
-            files are read.
+        known: the size and checksum of its files, and no table is returned; None reads the files and computes all
+            three.
     """
     kind = containers.get(described.container)
     with contextlib.closing(kind.reader(path, with_hidden(described.fields))) as reader:

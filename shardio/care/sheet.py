@@ -29,8 +29,8 @@ class Card:
     """A sample to draw.
 
     Attributes:
-        pictures: pictures and their names: an image, uint8 [height, width, 1 or 3]; a mask, whole numbers
-            [height, width], which is drawn in colours; or None, which leaves the place empty.
+        pictures: pictures and their names: an image, uint8 [height, width, 1 or 3]; a mask, integers
+            [height, width], drawn in colours; or None, which leaves the place empty.
         lines: lines of text.
         marked: whether to draw a frame around the pictures.
     """

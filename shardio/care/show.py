@@ -48,23 +48,23 @@ def show(
     """Write a PNG that shows batches as training gets them, so that you can look before you train.
 
     Each sample comes with its pictures, after all transforms: images, whose normalization is undone; masks in colours;
-    of arrays of two and more axes a grey slice, from the smallest to the largest number. Beneath are its index, its
+    a grey slice of arrays of two and more axes, from the smallest to the largest number. Beneath are its index, its
     label and the label's class, its source, numbers and texts. A red frame marks samples that are not `valid`.
 
     Args:
-        batches: a Loader, whose next batches are shown, and which stays where it is; or a batch, such as one that a
-            `map` or a loop of your own made. Or several of these, such as the Loaders of all ranks of a job. Of a batch
-            alone, class names and normalization aren't known: labels are numbers, and floats that aren't in [0, 1] are
-            shown from the smallest to the largest.
+        batches: a Loader, whose next batches are shown without moving it; or a batch, such as one that a `map` or a
+            loop of your own made. Or several of these, such as the Loaders of all ranks of a job. A batch alone has no
+            class names and no normalization: labels are numbers, and floats that aren't in [0, 1] are shown from the
+            smallest to the largest.
         path: the path of the PNG.
         steps: the number of batches to show of each Loader.
-        samples: the most samples to show. They are the first ones of each batch, as many of one as of another.
+        samples: the most samples to show. They are the first of each batch, equally many of each.
         columns: the number of samples per row.
 
     Returns:
-        The number of samples shown. What is left out, the picture says; of more than 16 batches the first 16 are shown.
+        The number of samples shown. The picture says what is left out; only the first 16 batches are shown.
 
-    Raises ConfigError for a number below 1, unless the name of the file ends in .png, and if there is no batch.
+    Raises ConfigError for a number below 1, for a file whose name does not end in .png, and without a batch.
     """
     _check(path, steps=steps, samples=samples, columns=columns)
     listed = list(batches) if isinstance(batches, Sequence) else [batches]
@@ -99,7 +99,7 @@ def contact_sheet(
     """Write a PNG that shows random samples of a dataset, each with its index and label beneath.
 
     Args:
-        dataset: a dataset with an image field. Of several, the first that is no mask is drawn.
+        dataset: a dataset with an image field; with several, the first that is no mask is drawn.
         path: the path of the PNG.
         samples: the number of samples to show, at most as many as the dataset holds.
         columns: the number of samples per row.
@@ -149,7 +149,7 @@ def ranks_at(
     transforms: Mapping[str, Sequence[Transform]] | None = None,
     **order: Any,
 ) -> list[Loader]:
-    """Return the Loaders of the first 16 ranks of a job at most, which are about to deliver a step of an epoch.
+    """Return the Loaders of a job's ranks, at most the first 16, each about to deliver a step of an epoch.
 
     Args:
         dataset: the dataset.
@@ -181,7 +181,7 @@ def ranks_at(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a batch does not tell: the fields, the names of classes and sources, and normalizations by field."""
+    """The facts that a batch lacks: the fields, the names of classes and sources, and normalizations by field."""
 
     fields: Mapping[str, Field] = field(default_factory=dict)
     classes: Sequence[str] = ()
@@ -305,7 +305,7 @@ def _origin(batch: Batch, row: int, context: Context) -> list[str]:
 
 
 def _words(value: Any) -> str:
-    """Return numbers and texts as text, "" for what has none."""
+    """Return numbers and strings as text, "" for other values."""
     if isinstance(value, torch.Tensor):
         if value.ndim == 1 and len(value) <= _MOST_NUMBERS:
             return f"[{', '.join(number_text(each, 4) for each in value.tolist())}]"

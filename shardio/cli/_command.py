@@ -17,17 +17,17 @@ Refusal: type[Any] = getattr(typer, "TyperException", typer.BadParameter.mro()[2
 
 
 class _Described:
-    """What commands and groups share: examples that can be copied, and usage errors that know their command."""
+    """The shared part of commands and groups: examples that can be copied, and usage errors that know their command."""
 
     help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the description; indented paragraphs, which are examples, keep their lines."""
         self.help = None if self.help is None else re.sub(r"\n\n(?:\b\n)?(?=  )", "\n\n\b\n", self.help)
-        super().format_help_text(ctx, formatter)  # type: ignore[misc]  # typer's, of the class beside this one
+        super().format_help_text(ctx, formatter)  # type: ignore[misc]  # typer's, of the other base class
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments; errors have the context whose help they name, which typer leaves out of some."""
+        """Parse the arguments; every error gets the context whose help it names, which some of typer's lack."""
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]  # as above
         except Refusal as error:

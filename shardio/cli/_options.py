@@ -39,7 +39,7 @@ class Documentation:
     examples: tuple[str, ...] = ()
 
     def help_for(self, name: str, flags: Mapping[str, str]) -> str:
-        """Return the description of an argument, with options as in `flags`, which has the flag of each by name."""
+        """Return the description of an argument, with options written as in `flags`, the flag of each by name."""
 
         def typed(found: re.Match[str]) -> str:
             word, name, value = found.group("word", "name", "value")
@@ -145,10 +145,10 @@ def parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty
 def with_options(
     name: str, options: Sequence[inspect.Parameter], group: Callable[..., Any] = dict
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator for commands, which puts options in the place of a parameter.
+    """Return a decorator for commands that replaces a parameter by options.
 
     Args:
-        name: the name of the parameter, which gets `group(option=value, ...)`.
+        name: the name of the parameter; it gets `group(option=value, ...)`.
         options: the options.
         group: what makes one object of all values.
     """
@@ -175,5 +175,5 @@ def count_or_auto(text: str, name: str = "threads") -> int | Literal["auto"]:
     if text == "auto":
         return "auto"
     if not text.isdigit():
-        raise ConfigError(f"--{name} must be auto or a whole number, got {text!r}")
+        raise ConfigError(f"--{name} must be auto or an integer, got {text!r}")
     return int(text)

@@ -19,13 +19,13 @@ def doctor(
     dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what shardio finds: software, machine, job, and where a dataset lies. Paste it into an issue.
+    """Show what shardio finds: software, machine, job, and the storage of a dataset. Paste it into an issue.
 
-    Of a dataset at a path it measures for some seconds, past the page cache, how fast its shards are read, and how fast
-    the folder of a cache is, for which it writes and removes a file of 128 MB there; and says whether a cache pays.
+    If the dataset is at a path, it measures for some seconds, past the page cache, how fast the shards are read and how
+    fast the folder of a cache is, where it writes and removes a file of 128 MB; and says whether a cache pays.
 
-    The exit code is 1 if something is broken: installed, but it does not load. What is merely optional or missing
-    has a line of advice.
+    The exit code is 1 if something is broken: installed, but it does not load. Whatever is optional or
+    missing has a line of advice.
 
     Examples:
 

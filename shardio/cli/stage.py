@@ -20,9 +20,9 @@ def stage(
 ) -> None:
     """Fetch a dataset into the cache of this node, so that no epoch waits for its slow file system or bucket.
 
-    Every loader of this node that is given the same --cache finds it there, in this job and in later ones. What is
-    there is not fetched again. Run it once per node; several at once share the work. The exit code is 1 if anything is
-    missing in the end. A cache that is too small is refused before anything is fetched.
+    Every loader of this node that is given the same --cache finds it there, in this job and in later ones. It fetches
+    only what is missing. Run it once per node; several at once share the work. The exit code is 1 if anything is
+    missing in the end. If the cache is too small, nothing is fetched.
 
     Examples:
 

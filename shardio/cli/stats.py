@@ -83,11 +83,11 @@ def _sample(text: str) -> int | Literal["all"]:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError("{sample} must be a whole number of at least 0, or all, got {!r}", text) from None
+        raise ConfigError("{sample} must be an integer of at least 0, or all, got {!r}", text) from None
 
 
 def _by_field(pairs: Sequence[str] | None, parse: Callable[[str], Any], rule: str) -> Iterator[tuple[str, Any]]:
-    """Yield the field and the value of texts such as `grid=-32768`; raise ConfigError, by the rule, for others."""
+    """Yield the field and the value of strings such as `grid=-32768`; raise ConfigError, by the rule, for others."""
     for pair in pairs or ():
         name, _, value = pair.rpartition("=")
         try:

@@ -95,7 +95,7 @@ class Checkpoint:
                 raise StateMismatch(f"{path}: {name} is {self.shape.get(name)!r} there, {value!r} here")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `from_dict` takes: plain values, and copies of tensors in host memory, which training leaves."""
+        """Return what `from_dict` takes: plain values, and copies of tensors in host memory."""
         parts = {f.name: _copy(getattr(self, f.name)) for f in fields(self)}
         return {"version": VERSION, **parts, "place": asdict(self.place)}
 
@@ -113,7 +113,7 @@ class Checkpoint:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two parts of a shape are equal; numbers may differ by the rounding of sums over other ranks."""
+    """Return whether two parts of a shape are equal; numbers may differ by the rounding of sums over other ranks."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, float) and isinstance(other, float):
@@ -230,8 +230,8 @@ class Checkpoints:
 def save_archive(path: Path, content: Any, *, previous: Path | None = None) -> None:
     """Replace the file at `path` atomically by an archive of `content`, whatever torch.save takes.
 
-    The old file is renamed to `previous`, if given. Raises OSError, which names `path`, if the file cannot be written;
-    the old file then stays.
+    The old file is renamed to `previous`, if given. Raises OSError with `path` if the file cannot be written; the old
+    file then stays.
     """
     with replacement.replacing(path, previous=previous) as file:
         output = _Output(file)

@@ -55,7 +55,7 @@ class TrainConfig:
         clip_norm: clip the norm of all gradients together to this.
         warmup_epochs: epochs of linear warm-up, at most `epochs`; may be a fraction.
         label_smoothing: label smoothing: the share of the target that is spread over all classes.
-        ema: decay per step of a moving average of the weights, which is validated in their place.
+        ema: decay per step of a moving average of the weights; validation uses the average.
         precision: compute precision; bf16 and fp16 use autocast.
         compile: compile the model with torch.compile.
         channels_last: use the channels-last memory format, which GPUs prefer with bf16 and fp16.
@@ -88,7 +88,7 @@ class TrainConfig:
         resume: checkpoint to resume from: its path; or auto for the newest intact one in `output`, or a new run if
             there is none, so you can always pass it. By default, an `output` that holds a run is an error.
         checkpoint_every_steps: steps between checkpoints; one is also written after each epoch.
-        keep_checkpoints: number of last checkpoints to keep, besides the best one.
+        keep_checkpoints: number of last checkpoints to keep, in addition to the best one.
         log_every: seconds between lines of progress if the output is not a terminal.
         metrics_every_steps: steps between lines of `metrics.jsonl`, and between checks for slow ranks.
         monitor_seconds: seconds between lines about each rank's input in `input.jsonl`. By default, there are none. See

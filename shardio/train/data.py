@@ -27,7 +27,7 @@ class Data:
 
     Attributes:
         train: loader of the training set.
-        val: loader of the validation set, which marks each sample as valid once; None without one.
+        val: loader of the validation set, with each sample `valid` once; None without such a set.
         task: what is learned.
     """
 

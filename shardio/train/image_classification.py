@@ -30,7 +30,7 @@ _NORMALIZE = {
 @final
 @dataclass(frozen=True, slots=True)
 class ImageClassification:
-    """Tell the class of an image, by cross-entropy.
+    """Predict the class of an image; the loss is the cross-entropy.
 
     Attributes:
         outputs: number of classes.

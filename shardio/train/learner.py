@@ -273,7 +273,7 @@ def _averaged(model: nn.Module, optimizer: torch.optim.Optimizer, average: Avera
         yield from module.parameters()
         yield from (buffer for buffer in module.buffers() if buffer.is_floating_point())
     for weight, values in optimizer.state.items():
-        for name, value in values.items():  # not the number of steps, which ranks share and may lie on the host
+        for name, value in values.items():  # not the steps: ranks share them, maybe in host memory
             if name != "step" and isinstance(value, Tensor) and value.shape == weight.shape:
                 yield value
 

@@ -40,7 +40,7 @@ class NoiseScale:
 
     @property
     def batch(self) -> float:
-        """The simple noise scale in samples, which is about the critical batch size; inf if all is noise."""
+        """The simple noise scale in samples, about the critical batch size; inf if all is noise."""
         return max(0.0, self.noise) / self.signal if self.signal > 0 else math.inf
 
     def speed_up(self, batch: float, factor: float) -> float:
@@ -72,7 +72,7 @@ class NoiseScaleMeter:
         self._average, self._weight = (0.0, 0.0), 0.0
 
     def watching(self, hook: Hook) -> Hook:
-        """Return the hook, which then adds up the norms of what goes in and of what comes out."""
+        """Return a hook that also adds up the norms of what `hook` gets and returns."""
 
         def watched(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # DDP reads these types
             self._mine.append(bucket.buffer().double().square().sum())

@@ -27,7 +27,7 @@ def load_pretrained(model: nn.Module, path: str) -> str:
     file of safetensors. Where the last layer of the model has another number of outputs than that of the file, or the
     file has none, it keeps its random weights. All other weights must fit.
 
-    Raises ConfigError, which names the weights, if they do not fit or the file cannot be read; MissingDependency for a
+    Raises ConfigError with their names if weights do not fit, or if the file cannot be read; MissingDependency for a
     file of safetensors without that package.
     """
     own = model.state_dict()

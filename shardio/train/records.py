@@ -37,9 +37,9 @@ _EPOCH_TAGS |= {f"train_{name}": f"epoch/train_{name}" for name in _SCORES} | {"
 
 @final
 class Records:
-    """The records of a run, which one process writes into its folder.
+    """The records of a run; one process writes them into its folder.
 
-    The run has so many epochs and steps behind it: lines of later ones, of a run that was killed, go.
+    The run has so many epochs and steps behind it; later lines, by a run that was killed, are removed.
 
     Raises MissingDependency if tensorboard is not installed.
     """

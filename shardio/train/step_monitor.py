@@ -1,9 +1,8 @@
 """A look at one step in so many, on all ranks: for `metrics.jsonl`, and for stragglers.
 
-With an allreduce in every step, all ranks are as slow as the slowest one, and which it is does not show. What shows it
-are the times that a rank spends on its own: waiting for input, and computing. The others wait for it in their
-communication. Which node has a slow network is asked in pairs: an allreduce, which all nodes end together, does not
-tell.
+An allreduce in every step makes all ranks as slow as the slowest one and hides which one that is. It shows in the
+times that each rank spends on its own, waiting for input and computing: the others wait for it in their communication.
+Pairs of nodes find the one with a slow network, because all nodes end an allreduce together.
 """
 
 import socket
@@ -101,7 +100,7 @@ def slowest(times: Sequence[StepTimes], hosts: Sequence[str]) -> Straggler | Non
 
 @final
 class StragglerWatch:
-    """Tells persistently slow ranks from chance: a straggler is one in three looks after one another.
+    """Distinguishes persistently slow ranks from chance: a straggler is slow in three looks in a row.
 
     Attributes:
         straggler: the rank that is slow now; None if there is none.

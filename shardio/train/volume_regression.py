@@ -26,11 +26,11 @@ _VALUES_PER_READ = 1 << 24
 @final
 @dataclass(frozen=True, slots=True)
 class VolumeRegression:
-    """Tell some numbers of a volume [C, D, H, W], by the mean squared error.
+    """Predict numbers of a volume [C, D, H, W]; the loss is the mean squared error.
 
-    Volumes and targets are standardized: the model gives `(target - mean) / deviation`. So the loss of always telling
-    the mean of the training set is 1, and `explained` is the share of the targets' variance that a model explains,
-    1 - loss.
+    Volumes and targets are standardized: the model gives `(target - mean) / deviation`. So a model that
+    always predicts the mean of the training set has the loss 1, and `explained` is the share of the targets' variance
+    that a model explains, 1 - loss.
 
     Attributes:
         inputs: the field of the volumes.
@@ -148,7 +148,7 @@ def _find_fields(config: TrainConfig, dataset: BaseDataset) -> tuple[str, str]:
     ):
         names = [name for name, field in dataset.fields.items() if fits(field) and given in (None, name)]
         floats = [name for name in names if _kind(dataset.fields[name]) == "f"]
-        names = floats or names  # beside a float volume, one of integers is rather a mask
+        names = floats or names  # next to a float volume, one of integers is rather a mask
         if len(names) != 1:
             wanted = f"field {given!r} with" if given is not None else "one field of"
             there = describe_fields(dataset.fields)

@@ -426,7 +426,7 @@ def test_batches_by_address(data: shardio.Dataset) -> None:
         ({"world": "0"}, "world must be a whole number of at least 1, got 0"),
         ({"rank": "1"}, "rank must be in [0, 1), got 1"),
         ({"shuffle": "x"}, "shuffle"),
-        ({"batch_size": "1e9"}, "batch_size must be a whole number"),
+        ({"batch_size": "1e9"}, "batch_size must be an integer"),
         ({"batch_size": "999999999"}, "a page looks up steps of up to"),
         ({"epoch": "-1"}, "epoch must be in"),
         ({"tail": "<script>"}, "tail"),

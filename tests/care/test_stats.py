@@ -489,7 +489,7 @@ def test_an_empty_dataset_has_no_figures() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample": -1}, "sample must be a whole number of at least 0, or 'all', got -1"),
+        ({"sample": -1}, "sample must be an integer of at least 0, or 'all', got -1"),
         ({"sample": "some"}, "sample must be .* got 'some'"),
         ({"fill_values": {"y": 1}}, r"fill_values: 'y' is no field of numbers; there are x \(scalar, int64\)"),
         ({"fill_values": {"x": 0.5}}, r"field 'x' is scalar, int64, which cannot hold 0.5"),

@@ -29,7 +29,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Empty(BadSample):
-    """An array without values, of which nothing can be shown."""
+    """An array without values: nothing of it can be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ def usual_cut(shape: Shape) -> Cut:
 
 
 def asked_cut(text: str) -> Callable[[Shape], Cut]:
-    """Return which part a text such as `3, :, 100:200` asks for of an array of any shape.
+    """Return which part of an array, of any shape, a string such as `3, :, 100:200` asks for.
 
-    What is returned raises ConfigError for a text that does not suit the shape.
+    The returned function raises ConfigError if the string does not suit the shape.
     """
     words = [word.strip() for word in text.split(",")]
 
@@ -154,7 +154,7 @@ def whole(dataset: ReadableDataset, name: str, index: int, most: int) -> NDArray
 
 
 def is_tokens(field: Field) -> bool:
-    """Return whether arrays are whole numbers along one axis, which are read as a text is."""
+    """Return whether arrays are integers along one axis, to be read like a text."""
     return len(field.shape or ()) == 1 and field.row_dtype.kind in "iu"
 
 

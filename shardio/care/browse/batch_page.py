@@ -1,4 +1,4 @@
-"""The page of a batch: what a rank gets at a step, each sample beside its original."""
+"""The page of a batch: what a rank gets at a step, each sample next to its original."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asked_job(usual: Job, query: Mapping[str, str]) -> Job:
             asked[name] = given == "1"
         elif isinstance(was, int):
             if not given.removeprefix("-").isdecimal() or len(given) > 20:
-                raise ConfigError("{} must be a whole number, got {!r}", name, given[:40])
+                raise ConfigError("{} must be an integer, got {!r}", name, given[:40])
             asked[name] = int(given)
         else:
             asked[name] = given

@@ -129,7 +129,7 @@ def batch_of(
 
 
 def _bytes(value: Any) -> int:
-    """Return about what a value takes in memory: an array, a text, or a list of such."""
+    """Return about how many bytes of memory a value takes: an array, a string, or a list of such."""
     return sum(map(_bytes, value)) if isinstance(value, list) else getattr(value, "nbytes", 0) or sys.getsizeof(value)
 
 

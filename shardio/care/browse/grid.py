@@ -112,7 +112,7 @@ def pictured_field(fields: Mapping[str, Field], asked: str) -> str | None:
 
 
 def grid(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> str:
-    """Return the page of many samples, of which `query` has `where`, `page` and `field`."""
+    """Return the page of many samples; `query` has `where`, `page` and `field`."""
     condition, page = query.get("where", "").strip(), whole_number(query.get("page", ""), 1) or 1
     samples, first = Samples(dataset, scans, condition), (page - 1) * PER_PAGE
     samples.await_some(first + PER_PAGE)
@@ -183,7 +183,7 @@ def _captions(dataset: ReadableDataset, numbers: list[int], *, alone: bool) -> l
     names = [name for name in names if name in dataset.fields]
     if not numbers or not names:
         return [[f"#{number}"] for number in numbers]
-    # Of data in a store the whole page comes at once; what cannot be had is told where it is read.
+    # Of data in a store the whole page comes at once; what cannot be had is reported where it is read.
     lines = []
     selection = dataset.selection(np.array(numbers), _MOST_TEXT)
     with suppress(ShardioError, OSError), selection.fetch(names):
@@ -211,7 +211,7 @@ def _value(dataset: ReadableDataset, name: str, number: int, classes: Sequence[s
 
 
 def counted_fields(dataset: ReadableDataset) -> list[str]:
-    """Return the fields whose values can be counted: whole numbers and truths, those with names of classes first."""
+    """Return the fields whose values can be counted: integers and bools, those with names of classes first."""
     named = names_by_field(dataset.metadata, dataset.fields)
     found = [n for n, field in dataset.fields.items() if field.kind == "scalar" and field.row_dtype.kind in "biu"]
     return sorted(found, key=lambda name: (name not in named, name != "label"))
@@ -242,11 +242,11 @@ def _chips(dataset: ReadableDataset, scans: Scans, condition: str) -> str:
 
 
 def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> str:
-    """Return a page of the classes of a field, which `query` names as `field`, with its number as `page`."""
+    """Return a page of the classes of a field; `query` has the name as `field` and the page's number as `page`."""
     fields = counted_fields(dataset)
     name = query.get("field", "") if query.get("field", "") in fields else next(iter(fields), None)
     if name is None:
-        return framed("Classes", "<h1>Classes</h1><p>No field has whole numbers that could be counted.</p>")
+        return framed("Classes", "<h1>Classes</h1><p>No field has integers that could be counted.</p>")
     scan = scans.get(("counts", name), lambda: Counts(dataset, name))
     scan.ask(WAIT)
     done = scan.done  # before the counts, which are then those of all samples
@@ -282,7 +282,7 @@ def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) ->
 
 
 def state_of(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return how far a scan has come, which goes on because somebody asks: its text, and whether it is done."""
+    """Return how far a scan has come, as text, and whether it is done; the request keeps it running."""
     name, condition = query.get("counts", ""), query.get("where", "").strip()
     scan: Scan
     if name in counted_fields(dataset):

@@ -1,4 +1,4 @@
-"""The guard of the pages, which answers requests by GET, to this machine's own names, with the token of the server.
+"""The guard of the pages: it answers only GET requests to this machine's own names with the server's token.
 
 The token comes once, in the URL that the server prints, and is a cookie from then on. Other sites that the browser
 shows cannot send that cookie (SameSite=Strict), and no name of theirs that is made to lead here (DNS rebinding) is
@@ -27,12 +27,12 @@ _HEADERS = {
 
 @final
 class Guard:
-    """An ASGI application around another one, which refuses strangers, and adds the headers of every answer.
+    """An ASGI application around another one that refuses strangers and adds the headers of every answer.
 
     Args:
         app: the pages.
         token: what whoever may see them knows.
-        port: the server's port, which tells its cookie from those of other servers of this machine.
+        port: the server's port, in the name of its cookie so that other servers of this machine have others.
     """
 
     def __init__(self, app: Any, token: str, port: int) -> None:

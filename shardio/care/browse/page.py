@@ -52,7 +52,7 @@ def hidden(**values: object) -> str:
 
 
 def choice(name: str, values: Sequence[str], chosen: str, label: str, texts: Sequence[str] | None = None) -> str:
-    """Return a menu of a form, which shows each value as it is or as its text."""
+    """Return a menu of a form that shows each value as it is or as its text."""
     options = "".join(
         f'<option value="{escaped(value)}"{" selected" * (value == chosen)}>{escaped(text, 60)}</option>'
         for value, text in zip(values, texts or values, strict=True)
@@ -61,5 +61,5 @@ def choice(name: str, values: Sequence[str], chosen: str, label: str, texts: Seq
 
 
 def whole_number(text: str, usual: int, most: int = 1 << 62) -> int:
-    """Return the number that a text of an address is, between 0 and `most`; `usual` for any other text."""
+    """Return the number that part of an address is, between 0 and `most`; `usual` if it is no number."""
     return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else usual

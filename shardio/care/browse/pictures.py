@@ -102,7 +102,7 @@ def inline_png(pixels: NDArray[Any], label: str, kind: str = "") -> str:
 
 
 def as_error(text: str) -> bytes:
-    """Return a text as a picture, SVG, that stands where a small picture cannot be."""
+    """Return a text as a picture, SVG, to show where a small picture cannot be made."""
     words = escaped(" ".join(text.split()), 220)
     style = "font:11px sans-serif;color:#c2410c;overflow-wrap:anywhere;padding:6px"
     return (
@@ -112,5 +112,5 @@ def as_error(text: str) -> bytes:
 
 
 def colored_levels(picture: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the picture of a card: an image as it is, the whole numbers of a mask, [height, width], in colours."""
+    """Return the picture of a card: an image as it is, the integers of a mask, [height, width], in colours."""
     return colored(picture.astype(np.int64)) if picture.ndim == 2 else picture.astype(np.uint8, copy=False)

@@ -1,6 +1,6 @@
 """Scans of all samples: they find which ones a condition chooses, and how many each class has.
 
-A scan runs on a thread, part by part, for as long as somebody asks for it, and tells how far it has come; so a page
+A scan runs on a thread, part by part, for as long as somebody asks for it, and reports how far it has come; so a page
 never waits for all of 10^8 samples. It goes on where it stood when it is asked for again.
 """
 
@@ -84,7 +84,7 @@ class Scan(ABC):
                         self._changed.notify_all()
                         if self._stopped or time.monotonic() - self._asked > PATIENCE:
                             return
-        except Exception as error:  # told on the page
+        except Exception as error:  # shown on the page
             with self._changed:
                 self.error = f"{error}" or type(error).__name__
             if not isinstance(error, (ShardioError, OSError, MemoryError)):
@@ -192,7 +192,7 @@ class Scans:
         self._most, self._lock = most, threading.Lock()
 
     def get(self, key: object, make: Callable[[], S]) -> S:
-        """Return the scan of a key, which `make` makes the first time."""
+        """Return the scan of a key; `make` creates it the first time."""
         with self._lock:
             scan = self._kept.pop(key, None) or make()
             self._kept[key] = scan

@@ -33,7 +33,7 @@ from .scan import Scans
 HOST = "127.0.0.1"
 _CONNECTIONS = 64  # beyond that, the one made first is dropped: idle ones must not take all descriptors
 _THREADS = 6  # pages and pictures that are made at once
-_TOLD = (ShardioError, OSError, MemoryError)  # which a page tells; others are told on the terminal, too
+_TOLD = (ShardioError, OSError, MemoryError)  # shown on the page; others are also printed on the terminal
 _ADDRESS = re.compile(r'\b(href|src|action|data-url)="/')  # in no text, whose quotes are escaped
 _OWN = files(__package__)
 
@@ -54,7 +54,7 @@ def serve(
         dataset: the dataset or view.
         job: the batch that is shown first.
         transforms: the transforms of batches, by field.
-        tokenizer: the tokenizer that made the tokens, to show them as a text.
+        tokenizer: the tokenizer that made the tokens, to show them as text.
         port: the port to listen on; 0 takes a free one.
         open_browser: open a graphical browser, if there is one.
         told: gets the address, with the token that it takes.
@@ -112,7 +112,7 @@ def pages(
     transforms: Mapping[str, Sequence[Transform]],
     tokenizer: TextEncoder | None,
 ) -> Any:
-    """Return the pages of a dataset as an ASGI application, which guards nothing by itself."""
+    """Return the pages of a dataset as an ASGI application; `Guard` is what protects it."""
     from anyio import CapacityLimiter, to_thread
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException

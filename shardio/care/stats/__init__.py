@@ -51,7 +51,7 @@ def stats(
     cache_size: int | str | None = None,
     store_options: Mapping[str, str] | None = None,
 ) -> DatasetStats:
-    """Return figures of what a dataset holds.
+    """Return figures of the content of a dataset.
 
     Args:
         dataset: a dataset or view, or what `shardio.open` takes. A view that draws samples anew is counted in epoch 0
@@ -59,23 +59,23 @@ def stats(
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none, `"all"`
             for all. Means of fewer come with their standard error.
         seed: seed of the choice of samples.
-        fill_values: by field, the number or numbers that mean "no value", which are counted and left out, as NaN always
-            is. Without it, those that the field's attributes `_FillValue` and `missing_value` state.
-        channel_axis: by field, the axis of arrays whose places are told apart, or several, such as (0, 1) for each
-            level of each variable, or None for none. Without it, the first axis if it has at most 64 places, as
-            `Normalize` takes it.
+        fill_values: by field, the number or numbers that mean "no value": they are counted and left out, like NaN. By
+            default, those that the field's attributes `_FillValue` and `missing_value` state.
+        channel_axis: by field, the axis of arrays whose indices have figures of their own, or several, such as (0, 1)
+            for each level of each variable, or None for none. By default, the first axis if its length is at most 64,
+            as `Normalize` takes it.
         workers: the number of threads; None for one per core. It does not change the result.
         progress: called with `counting` or `decoding`, the number of samples done and the total.
         cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     Returns:
-        All figures. Those of the chosen samples that cannot be read or decoded are named in `bad`.
+        All figures; `bad` names the chosen samples that cannot be read or decoded.
 
     Raises ConfigError for a wrong argument, ShardCorrupt if the index of a shard cannot be read, and for a path
     whatever `shardio.open` raises.
     """
     if sample != "all" and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
-        raise ConfigError("{sample} must be a whole number of at least 0, or 'all', got {!r}", sample)
+        raise ConfigError("{sample} must be an integer of at least 0, or 'all', got {!r}", sample)
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
     access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
     source = as_dataset(dataset, access)

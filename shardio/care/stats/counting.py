@@ -173,7 +173,7 @@ def without(numbers: NDArray[Any], fill_values: Sequence[float]) -> NDArray[Any]
 
 @final
 class MeanError:
-    """The standard error of a mean over the values of randomly chosen samples, which may differ in their number.
+    """The standard error of a mean over the values of randomly chosen samples; each may have another number of them.
 
     The values of one sample resemble each other, so each sample counts as one draw: the mean is the ratio of two sums
     over samples. Source: Cochran 1977, "Sampling Techniques", chapter 6.
@@ -342,7 +342,7 @@ class FieldCounter:
 
         Args:
             metadata: the dataset's, which may name the classes.
-            population: the number of samples of which those that were read are a random choice; 0 if all were read.
+            population: the number of samples that those read were chosen from at random; 0 if all were read.
         """
         kind, axes = self.field.kind, self.view.axes
         errors = [error.error(population) for error in self._errors]
@@ -413,7 +413,7 @@ class SourceCounter:
 
     Args:
         names: the sources.
-        labels: counts the field `label`; None if there is no such field of whole numbers.
+        labels: counts the field `label`; None if there is no such field of integers.
     """
 
     def __init__(self, names: Sequence[str], labels: FieldCounter | None) -> None:
@@ -467,8 +467,8 @@ def _sums(rows: NDArray[Any], fill_values: Sequence[float]) -> list[NDArray[np.f
 def _pixels(field: Field, stored: NDArray[Any]) -> tuple[Any, Any]:
     """Return what is counted of images of one size, [n, height, width, channels].
 
-    Of masks, [n, height, width] too, that is the share of each number among the pixels, times n, and None; of others
-    the share of each level in each channel, times n, and the means of each channel, [channels, n].
+    For masks, also [n, height, width], these are the share of each number among the pixels, times n, and None; for
+    others the share of each level in each channel, times n, and the means of each channel, [channels, n].
     """
     count = len(stored)
     if field.role == "mask":
@@ -480,7 +480,7 @@ def _pixels(field: Field, stored: NDArray[Any]) -> tuple[Any, Any]:
 
 
 def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The share of each level among bytes."""
+    """Return the share of each level among bytes."""
     levels = Image.fromarray(values.reshape(-1, values.shape[-1])).histogram()  # NumPy needs twice the time
     return np.asarray(levels, np.float64) / values.size
 

@@ -13,10 +13,10 @@ from ...errors import ConfigError
 from ...format.fields import Field, describe, describe_fields
 
 MOST_CHANNELS = 64
-"""The places on the first axis of arrays that are taken for channels if no axis is chosen."""
+"""The greatest length of the first axis of arrays at which it is taken for channels if no axis is chosen."""
 
 MOST_PLACES = 1 << 16
-"""The places on several axes that can be told apart."""
+"""The most channels along several axes."""
 
 FillValues: TypeAlias = float | Sequence[float]
 Axes: TypeAlias = int | Sequence[int] | None
@@ -29,7 +29,7 @@ class FieldView:
     """The fill values that `stats` leaves out of a field, and its axis of channels.
 
     Attributes:
-        axes: the axes of arrays whose places are channels; () if all values are taken together.
+        axes: the axes of arrays whose indices are channels; () if all values are taken together.
         fill_values: numbers that mean "no value".
     """
 

@@ -177,7 +177,7 @@ def _channels(name: str, field: FieldStats) -> Iterator[Row]:
 
 
 def _errors(errors: Sequence[float | None]) -> Iterator[Row]:
-    """A row of the standard errors of means, unless they are of all samples."""
+    """Return a row of the standard errors of means, unless they are of all samples."""
     known = [error for error in errors if error is not None]
     if any(known):
         yield "mean +- *", ", ".join(f"{error:.2g}" if error > _LEAST_ERROR else "0" for error in known)
