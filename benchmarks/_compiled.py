@@ -1,4 +1,4 @@
-"""Other builds of the compiled part in place of the installed one, and the calls of its functions counted and timed."""
+"""Other builds of the compiled part instead of the installed one, and the calls of its functions counted and timed."""
 
 import ctypes
 import os

@@ -310,7 +310,7 @@ def host(s: Settings) -> Iterator[Row]:
 
 
 def dali(s: Settings) -> Iterator[Row]:
-    """DALI inside of shardio beside DALI alone, and beside the engine without a Loader."""
+    """DALI inside of shardio against DALI alone, and against the engine without a Loader."""
     alone = "the Loader or its feeding costs that: see the engine without a Loader"
     host_side = "the Loader's host side costs that: see files, by tasks"
     recording = recorded(s, "dali")
@@ -329,7 +329,7 @@ def dali(s: Settings) -> Iterator[Row]:
 
 
 def train(s: Settings) -> Iterator[Row]:
-    """ResNet-50 in bfloat16, channels_last, with each input beside synthetic input."""
+    """ResNet-50 in bfloat16, channels_last, with each input against synthetic input."""
     torch.backends.cudnn.benchmark = True
     model = resnet50().to(s.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -368,7 +368,7 @@ def train(s: Settings) -> Iterator[Row]:
 
 
 def arrays(s: Settings) -> Iterator[Row]:
-    """HDF5 arrays to the device beside what could limit them: the host side, copies, tasks, epochs."""
+    """HDF5 arrays to the device against what could limit them: the host side, copies, tasks, epochs."""
     data = shardio.open(s.arrays)
     size = data[0]["array"].nbytes * ARRAYS
 
@@ -436,7 +436,7 @@ def codec(s: Settings) -> Iterator[Row]:
 
 
 def kernel(s: Settings) -> Iterator[Row]:
-    """The fused kernel beside torch's operations: its pixels, and its rate."""
+    """The fused kernel against torch's operations: its pixels, and its rate."""
     from benchmarks._gpu_kernel import Decoder, fused_steps
 
     recipe, options, ((encoded, sizes, steps),) = recorded(s, "nvimgcodec", 1)

@@ -2,7 +2,7 @@
 
     python -m benchmarks._run_choosing ORDER.json RESULT.json
 
-The library is imported once. A job that fails, or doesn't end in time, has an error in words in place of its steps.
+The library is imported once. A job that fails, or doesn't end in time, has an error in words instead of its steps.
 """
 
 import importlib

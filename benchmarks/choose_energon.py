@@ -41,7 +41,7 @@ def prepare(folder: Path) -> None:
 
 
 def grow(folder: Path) -> None:
-    """Write more tars beside the others."""
+    """Write more tars next to the others."""
     _write(folder / "grown", "part-new", APPENDED)
 
 

@@ -45,7 +45,7 @@ def prepare(folder: Path) -> None:
 
 
 def grow(folder: Path) -> None:
-    """Write the new samples beside the others."""
+    """Write the new samples next to the others."""
     _write(folder / "new", APPENDED)
 
 

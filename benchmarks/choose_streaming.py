@@ -49,7 +49,7 @@ def prepare(folder: Path) -> None:
 
 
 def grow(folder: Path) -> None:
-    """Write new shards into a folder beside the old ones, and merge the indexes."""
+    """Write new shards into a folder next to the old ones, and merge the indexes."""
     _write(folder / "grown" / "1", list(APPENDED))
     _merge(folder / "grown")
 

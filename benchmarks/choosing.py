@@ -151,7 +151,7 @@ def _deliveries(runner: Runner, module: Chooser, tasks: Sequence[str]) -> Found:
 
 
 def _ways(module: Chooser) -> tuple[bool, ...]:
-    """Whether a library has means of its own for another number of ranks, beside the usual ones."""
+    """Whether a library has means of its own for another number of ranks, in addition to the usual ones."""
     return (False, True) if module.ELASTIC else (False,)
 
 
@@ -198,7 +198,7 @@ def _judged(asked: Asked | None, delivered: Delivered | Failed) -> str:
 def _resumed(
     asked: Asked | None, whole: Delivered | Failed, stopped: Delivered | Failed, rest: Delivered | Failed
 ) -> str:
-    """What an interrupted run and its continuation deliver together, beside a run that was not interrupted."""
+    """What an interrupted run and its continuation deliver together, against a run that was not interrupted."""
     for delivered in (whole, stopped, rest):
         if isinstance(delivered, Failed):
             return delivered.reason

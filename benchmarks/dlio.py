@@ -1,10 +1,10 @@
-"""Accelerator utilisation by `shardio bench` beside DLIO's, the program behind the MLPerf Storage benchmark.
+"""Accelerator utilisation by `shardio bench` against DLIO's, the program behind the MLPerf Storage benchmark.
 
 DLIO writes its data set, and measures it with its own PyTorch loader, and with a shardio Loader in that loader's place.
 `shardio bench` measures the same samples with the same batch and step. All take turns. DLIO's own loader reads each
 sample, drops it, and delivers a constant array: of the sample's size here, and once more of 2 MiB, as MLPerf Storage
 has it for unet3d. A Loader delivers what it read. DLIO goes into an environment of
-its own, beside shardio and without the packages that measure nothing here:
+its own, with shardio and without the packages that measure nothing here:
 
     apt-get install openmpi-bin libopenmpi-dev
     python -m venv dlio

@@ -1,4 +1,4 @@
-"""Measure what epochs cost beside their batches: short ones one after the other, beside a long one of the same batches.
+"""Measure what epochs cost on top of their batches: short ones in a row against a long one of the same batches.
 
     python -m benchmarks.epochs --photos DATASET --json epochs.json
 

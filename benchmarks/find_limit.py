@@ -1,9 +1,9 @@
-"""The limit that `shardio bench --find-limit` finds, beside a stopwatch around a plain loop.
+"""The limit that `shardio bench --find-limit` finds, against a stopwatch around a plain loop.
 
 The loop below uses nothing of the bench: it takes batches, sleeps for a step, and looks at the clock. All steps count,
 the first ones of epochs too. It and the bench's rank measure steps around the limit that the bench has found, in
 turns, so that neighbours disturb both alike. The ratio of the shares of the time that they compute, at the same steps
-one after the other, tells how far they agree.
+one after the other, shows how far they agree.
 
     python benchmarks/find_limit.py --photos /tmp/photos-as-tar --json find-limit.json
 

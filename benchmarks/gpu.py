@@ -4,11 +4,11 @@
     python benchmarks/gpu.py --device cpu --seconds 0.1 --size 64 --batch-size 16 --photos-count 64
 
 - host: the Loader's host side alone, by threads and task sizes: for an engine that drops its files, and the CPU engine;
-- dali: DALI inside of shardio beside DALI alone with its file reader, and beside the engine without a Loader;
-- train: ResNet-50 in bfloat16, channels_last, with each engine beside synthetic input: images/s and time waited;
-- arrays: HDF5 arrays to the device beside copies of page-locked memory, by task sizes and lengths of epochs;
+- dali: DALI inside of shardio against DALI alone with its file reader, and against the engine without a Loader;
+- train: ResNet-50 in bfloat16, channels_last, with each engine against synthetic input: images/s and time waited;
+- arrays: HDF5 arrays to the device against copies of page-locked memory, by task sizes and lengths of epochs;
 - codec: nvImageCodec by its parts, and with two decoders, images used again and one kernel (`_gpu_kernel.py`);
-- kernel: this kernel's pixels and rate beside torch's operations;
+- kernel: this kernel's pixels and rate against torch's operations;
 - tests: the tests that need a GPU.
 
 Each experiment is a process with a limit, and gets what those before it left of theirs. Its cases take turns, and its

@@ -3,7 +3,7 @@
     python -m benchmarks.many_cores --photos DATASET --json many_cores.json
 
 An image takes 766 us of sleep in a build of the compiled part of its own, the time that decoding a photo of 48 KB takes
-on a processor; all Python, reads and copies are real. So the rate shows what they allow beside so many decoders.
+on a processor; all Python, reads and copies are real. So the rate shows what they allow with so many decoders.
 `lock_us_per_sample` is the processor time outside compiled code per sample, of all threads: what may hold the
 interpreter's lock (GIL), with the work of NumPy and torch, some of which doesn't. A million divided by it is the
 largest rate of a rank, however many cores it has. `consumer_us_per_batch` is that of the loop's thread, per batch. The

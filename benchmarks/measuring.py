@@ -1,9 +1,9 @@
-"""What measuring costs: the rate of the ranks of `shardio bench` beside plain loops, and the work of `shardio.monitor`.
+"""The cost of measuring: the rate of ranks of `shardio bench` against plain loops, and the work of `shardio.monitor`.
 
 A plain loop takes batches from a Loader whose workers do not time their stages, and counts samples; several wait for
 each other after each step, as ranks that train do. The ranks of the bench time stages and steps as well, while a thread
 adds up their memory and processor time. Both stand ready, and take turns of some seconds. The barrier itself is
-measured alone, between processes that do nothing else. Beside the rates stand the processor seconds per sample of all
+measured alone, between processes that do nothing else. Next to the rates are the processor seconds per sample of all
 processes of a side, the one that adds up included: they vary less.
 
     python benchmarks/measuring.py --photos /tmp/photos --json measuring.json

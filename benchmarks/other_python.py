@@ -1,6 +1,6 @@
 """Compare this shardio with the one that is installed for another interpreter, on one dataset, in turns within one run.
 
-The other one may be an older version, another build, or one beside other packages. It measures with the settings that
+The other one may be an older version, another build, or one with other packages. It measures with the settings that
 are given, and has its own defaults for the rest. `PYTHONPATH` holds for both: a shardio on it is what both import.
 
     python -m benchmarks.other_python OTHER/bin/python DATASET --settings image-size=224,threads=2 --json other.json

@@ -1,4 +1,4 @@
-"""Load values of several lengths from each container, as lists, end to end and padded, beside memcpy.
+"""Load values of several lengths from each container, as lists, end to end and padded, against memcpy.
 
     python -m benchmarks.ragged --json ragged.json
 

@@ -68,7 +68,7 @@ class Item:
 
     Attributes:
         name: its name.
-        library: the loader; "bare" downloads and does nothing else, and "both" does so beside a local loader.
+        library: the loader; "bare" downloads and does nothing else, and "both" does so next to a local loader.
         shuffle: shardio's order.
         ranks: processes that share a cache.
         cache: the size of the cache as a share of the data; None for a local dataset.
@@ -349,7 +349,7 @@ def compare(
             for chosen in in_round([item.name for item in items], number):
                 item = next(item for item in items if item.name == chosen)
                 try:
-                    load = os.getloadavg()[0]  # tells what else the machine did
+                    load = os.getloadavg()[0]  # shows what else the machine did
                     result = measure(bench, item, through) | {"load average before": round(load, 1)}
                 except PeerFailed as error:
                     say(f"{name}  {chosen} failed: {error}")

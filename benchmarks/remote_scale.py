@@ -41,7 +41,7 @@ from shardio.format.pieces import PIECE, piece_count, pieces_of, runs
 from shardio.order.world import World
 from shardio.plan import Plan, Schedule, Shuffle
 
-INDEX_BYTES = 24  # of a sample in the index beside a tar
+INDEX_BYTES = 24  # of a sample in the index next to a tar
 PREFIX_LIMIT = 5500  # requests per second that S3 answers for one prefix
 SHARES = (0.1, 0.5, 1.0)
 RECORDED = (128 << 10, 1 << 20, LONGEST_RUN * PIECE)

@@ -8,7 +8,7 @@ A Loader reads both in turns, from the page cache: random resized crops to 224 (
 CenterCrop(224) (`center`). `gain` is its rate with restart markers divided by that without, `gain_cpu` the same per
 second of processor time, `of_limit` its rate with markers divided by that of a C program that only decodes the crops of
 the files without them, `limit_gain` what markers bring to that program. `pair` delivers two random crops of each photo,
-in one Loader (`fields={"a": "image", "b": "image"}`) beside two of one each. With `--progressive`, photos are first
+in one Loader (`fields={"a": "image", "b": "image"}`) against two of one each. With `--progressive`, photos are first
 encoded as progressive JPEGs, of which no part can be decoded. All are medians over rounds.
 """
 

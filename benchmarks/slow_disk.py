@@ -1,4 +1,4 @@
-"""Measure a cache on a fast disk beside a slow one: epochs from the slow disk, from the cache, and from the fast one.
+"""Measure a cache on a fast disk against a slow one: epochs from the slow disk, from the cache, and from the fast one.
 
     python -m benchmarks.slow_disk --json slow-disk.json
     python -m benchmarks.slow_disk --mbytes 200 --latency 2 --rounds 1

@@ -1,4 +1,4 @@
-"""The training step of `shardio train` beside a minimal loop of one's own with DistributedDataParallel.
+"""The training step of `shardio train` against a minimal loop of one's own with DistributedDataParallel.
 
     python benchmarks/train_step.py [--ranks 2] [--rounds 7] [--json FILE]
 

@@ -3,7 +3,7 @@
 Each bottleneck is real: reads that a preloaded library delays, large images, functions that wait or hold the
 interpreter's lock, batches so small that the lock is held for them all the time, busy processes, a slow rank, a slow
 consumer, too few threads, a server behind a slow link, chunks that are decompressed for one of their rows, a `map` that
-computes, alone and beside busy processes. Run it on a machine that does nothing else: what others do on the processors
+computes, alone and next to busy processes. Run it on a machine that does nothing else: what others do on the processors
 is a bottleneck too.
 
     python -m benchmarks.verdicts --rounds 5 --json verdicts.json
@@ -59,7 +59,7 @@ class Plant:
 
     Attributes:
         config: what to measure, given the folder of the data.
-        around: what disturbs the measurement; it may yield the URL of the data in place of the folder.
+        around: what disturbs the measurement; it may yield the URL of the data instead of the folder.
         right: the names that are right.
     """
 

@@ -35,7 +35,7 @@ def main() -> None:
 
 @torch.no_grad()
 def evaluate(args: argparse.Namespace) -> None:
-    """Count the samples of all ranks that the model tells right, and print their share."""
+    """Count the samples of all ranks that the model predicts right, and print their share."""
     loader = shardio.Loader(
         args.dataset,
         batch_size=args.batch_size,

@@ -3,7 +3,7 @@
 shardio convert idx examples/fashion-mnist/train data/fashion --to hdf5
 python examples/image_lists.py data/fashion data/lists
 
-The first run makes lists of 1 to 8 images. The model tells whether a list shows trousers.
+The first run makes lists of 1 to 8 images. The model predicts whether a list shows trousers.
 """
 
 import argparse

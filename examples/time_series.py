@@ -2,7 +2,7 @@
 
 python examples/time_series.py data/series
 
-The series are noisy oscillations of three sensors, each at a frequency of its own, which the model tells. The first
+The series are noisy oscillations of three sensors, each at a frequency of its own, which the model predicts. The first
 command makes them.
 """
 

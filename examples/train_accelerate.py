@@ -61,7 +61,7 @@ def main() -> None:
 
 @torch.no_grad()
 def evaluate(accelerator: Accelerator, model: nn.Module, dataset: str) -> None:
-    """Print the share of all ranks' samples that the model tells right; each sample counts once."""
+    """Print the share of all ranks' samples that the model predicts right; each sample counts once."""
     loader = shardio.Loader(
         dataset, batch_size=50, transforms=NORMALIZE, shuffle=None, tail="pad", device=accelerator.device
     )

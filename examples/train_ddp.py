@@ -4,7 +4,7 @@ shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 torchrun --standalone --nproc-per-node 2 examples/train_ddp.py data/fashion/train --epochs 2
 
 Run the same command again after an interruption: it goes on from the checkpoint, in the middle of an epoch too, on any
-number of ranks. evaluate_ddp.py tells the accuracy.
+number of ranks. evaluate_ddp.py measures the accuracy.
 """
 
 import argparse

@@ -20,7 +20,7 @@ from torch import nn
 import shardio
 
 STEPS, PATCH = 3, 64
-MEAN, STD = (264.7, -1.9, 0.0), (15.0, 6.4, 2.5)  # of t2m, u10 and v10, as `shardio stats` tells them
+MEAN, STD = (264.7, -1.9, 0.0), (15.0, 6.4, 2.5)  # of t2m, u10 and v10, as `shardio stats` reports them
 
 
 def main() -> None:

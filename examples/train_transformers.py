@@ -69,7 +69,7 @@ def metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 class SaveState(TrainerCallback):
-    """Saves the Loader's state, the same on every rank, beside the weights."""
+    """Saves the Loader's state, the same on every rank, next to the weights."""
 
     def __init__(self, loader: shardio.Loader) -> None:
         self.loader = loader

@@ -105,7 +105,7 @@ def convert(list_sources: ListSources = False) -> None:
 
 @append_app.callback(cls=SourceCommands, subcommand_metavar="SOURCE SRC DATASET [OPTIONS]")
 def append(list_sources: ListSources = False) -> None:
-    """Add a source's samples to a dataset, in new shards beside its own: `shardio append SOURCE --help` shows options.
+    """Add a source's samples to a dataset, in new shards next to its own: `shardio append SOURCE --help` shows options.
 
     The dataset keeps its container, the size of its shards and the options that re-encode images; the source must have
     its fields and name its classes. Loaders that read the dataset go on, and see the new samples when they open it

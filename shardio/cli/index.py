@@ -47,7 +47,7 @@ def index(
     """Adopt tars, TFRecords, LMDBs, HDF5 files or Zarr stores in place: write an index and a manifest, copy nothing.
 
     All samples are read once, for their checksums, but those of Zarr stores only with --checksums. If OUT is the
-    files' own directory, the index is written beside them; otherwise OUT holds links to them. The files must not be
+    files' own directory, the index is written next to them; otherwise OUT holds links to them. The files must not be
     changed afterwards. Tars and TFRecords in a store are streamed once each; OUT is the URL that they are in, and the
     index is written there.
 

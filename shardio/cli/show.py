@@ -42,7 +42,7 @@ def show(
 ) -> None:
     """Draw samples in one picture: their images with indices and labels, or with --batches what each rank gets.
 
-    Batches come with all that can be drawn: masks in colours beside their images, slices of arrays, classes, sources,
+    Batches come with all that can be drawn: masks in colours next to their images, slices of arrays, classes, sources,
     numbers and texts. A red frame marks repeated samples. `shardio.show` in Python draws the batches of a Loader of
     your own.
 

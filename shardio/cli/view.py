@@ -29,7 +29,7 @@ def view(
         typer.Option(help="Samples per epoch, with --balanced or --weighted; by default as many as are chosen."),
     ] = None,
 ) -> None:
-    """Keep chosen samples as a view: a small file that every command and shardio.open take in place of a dataset.
+    """Keep chosen samples as a view: a small file that every command and shardio.open take instead of a dataset.
 
     The file holds the choice and the dataset's digest. It also says where the dataset is, if that is below the file's
     own folder. Otherwise, name the dataset with --of wherever you use the view, in Python with of=.

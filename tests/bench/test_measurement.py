@@ -102,7 +102,7 @@ def test_seconds_without_a_warm_up(data: Path, barrier: bool) -> None:
 
 
 def die(config: BenchConfig, rank: int, meeting: Meeting, pipe: Any) -> None:
-    """Be a rank that the system kills before it answers, beside one that waits for it."""
+    """Be a rank that the system kills before it answers, while another one waits for it."""
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     meeting.barrier.wait(rank, 60)

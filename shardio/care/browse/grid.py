@@ -29,7 +29,7 @@ _CAPTION = 80  # characters
 
 
 class Samples:
-    """The samples that pages are about, in the order of the pages: all, or those for which a condition holds.
+    """The samples that pages show, in their order: all, or those that a condition chooses.
 
     Args:
         dataset: the dataset.

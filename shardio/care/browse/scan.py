@@ -97,7 +97,7 @@ class Scan(ABC):
 
 @final
 class Chosen(Scan):
-    """The samples for which a condition holds: at most one bit for each sample that was looked at.
+    """The samples that a condition chooses, in at most one bit per sample looked at.
 
     Raises ConfigError for text that is no condition on the dataset.
     """

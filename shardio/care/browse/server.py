@@ -57,7 +57,7 @@ def serve(
         tokenizer: the tokenizer that made the tokens, to show them as text.
         port: the port to listen on; 0 takes a free one.
         open_browser: open a graphical browser, if there is one.
-        told: gets the address, with the token that it takes.
+        told: called with the address, including the token.
 
     Raises MissingDependency without the extra `browse`, ConfigError if the port cannot be had.
     """

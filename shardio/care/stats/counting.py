@@ -239,7 +239,7 @@ class FieldCounter:
         name: the name of the field.
         field: the declaration of the field.
         samples: the number of samples in the dataset.
-        view: what of its values counts, and by which axis.
+        view: which of its values count, and along which axis.
 
     Attributes:
         field, view: as given.
