@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..native import numbers
 from ..transforms.array_recipe import ArrayConversion, ArrayRecipe, Filling
 from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90, ArrayWindow, Move
-from .output_format import numpy_dtype
+from .output_format import as_tensor, numpy_dtype
 from .torch_steps import to_device
 
 _VALUES_AT_ONCE = 1 << 16
@@ -39,9 +39,7 @@ def delivered_dtype(recipe: ArrayRecipe, stored: np.dtype[Any]) -> np.dtype[Any]
 
 def as_delivered(arrays: NDArray[Any], recipe: ArrayRecipe) -> torch.Tensor:
     """Return a view of arrays of `delivered_dtype` as the tensor to deliver."""
-    tensor = torch.from_numpy(arrays)
-    is_bits = recipe.conversion is not None and recipe.conversion.dtype == "bfloat16"
-    return tensor.view(torch.bfloat16) if is_bits else tensor
+    return as_tensor(arrays, "" if recipe.conversion is None else recipe.conversion.dtype)
 
 
 def transform_arrays(
@@ -201,10 +199,7 @@ def _overflows(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.
     with np.errstate(all="ignore"):
         _convert(values, conversion, floats)
         _round(floats, conversion, out)
-    delivered = torch.from_numpy(out)
-    infinite: NDArray[np.bool_] = (
-        (delivered.view(torch.bfloat16) if conversion.dtype == "bfloat16" else delivered).isinf().numpy()
-    )
+    infinite: NDArray[np.bool_] = as_tensor(out, conversion.dtype).isinf().numpy()
     return infinite
 
 

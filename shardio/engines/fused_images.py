@@ -5,7 +5,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.helper_process import current_limit
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps
+from ..transforms.steps import Interpolation
 from .orientation import TRANSPOSITIONS, Orientations
 
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
@@ -27,7 +28,7 @@ Decode: TypeAlias = Literal["exact", "fast"]
 Refused: TypeAlias = dict[int, bool]
 """The rows that are left to another decoder, and whether that is because they take too long."""
 _LATE = 2
-_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+_FILTERS = get_args(Interpolation)
 _TRANSPOSITION_BITS = np.array(
     [0, *(sum(flag << bit for bit, flag in enumerate(TRANSPOSITIONS[o])) for o in range(1, 9))], np.uint8
 )

@@ -32,7 +32,7 @@ class MaskEngine:
     """Decodes masks and carries out their steps. Threads may share it.
 
     Args:
-        recipe: the transforms, see `Recipe.of_mask`.
+        recipe: the transforms, see `Recipe.of`.
         max_pixels: the most pixels of one mask.
 
     Attributes:

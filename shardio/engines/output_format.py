@@ -20,6 +20,12 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
+def as_tensor(array: NDArray[Any], name: str) -> torch.Tensor:
+    """Return a view of an array of `numpy_dtype(name)` as a tensor of the dtype `name`."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if name == "bfloat16" else tensor
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
     """The dtype and layout of a field's delivered images.
@@ -51,9 +57,7 @@ class OutputFormat:
 
         It is uint8 `[..., H, W, C]`, floats `[..., C, H, W]`, or of masks int64 `[..., H, W]`.
         """
-        tensor = torch.from_numpy(array)
-        if self.recipe.dtype == "bfloat16":
-            tensor = tensor.view(torch.bfloat16)
+        tensor = as_tensor(array, self.recipe.dtype)
         return tensor.movedim(-1, -3) if self.channels_last and self.recipe.normalization is not None else tensor
 
     def lookup_table(self) -> NDArray[Any]:

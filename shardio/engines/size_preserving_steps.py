@@ -5,31 +5,18 @@ Where the compiled part is missing, torch makes the same bytes; those of `Blur` 
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from .. import native
-from ..transforms.steps import (
-    AutoContrast,
-    Blend,
-    Blur,
-    Equalize,
-    Erase,
-    Flip,
-    Hue,
-    Posterize,
-    Sharpen,
-    SizePreservingStep,
-    Solarize,
-    Warp,
-)
+from ..transforms.steps import Blur, Erase, SizePreservingStep, Warp
 from .base import step_arrays
 from .torch_steps import apply_step
 
-KINDS = (Flip, Warp, Blend, Hue, Posterize, Solarize, AutoContrast, Equalize, Sharpen, Blur, Erase)
+KINDS = get_args(SizePreservingStep)
 """The kinds of steps, in the order of `native/steps.h`."""
 
 

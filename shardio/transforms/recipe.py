@@ -54,16 +54,20 @@ class Recipe:
     erasings: int = 0
 
     @classmethod
-    def of(cls, transforms: Sequence[Transform], *, channels: int, size: tuple[int, int] | None) -> "Recipe":
+    def of(
+        cls, transforms: Sequence[Transform], *, channels: int, size: tuple[int, int] | None, mask: bool = False
+    ) -> "Recipe":
         """Compile `transforms` for images of `channels` channels.
 
         Args:
             transforms: the transforms, in order.
-            channels: 3 for RGB, 1 for grey.
+            channels: 3 for RGB, 1 for grey or a mask.
             size: the images' (height, width) in pixels; None if they differ in size.
+            mask: whether the images are masks.
 
         Raises:
-            ConfigError: for a transform of another kind, in the wrong order, or that does not suit the channels.
+            ConfigError: for a transform of another kind, in the wrong order, or that does not suit the channels; for a
+                mask, also if it would change the numbers of classes, or make others between them.
         """
         compiled: list[SizeChangingTransform | SizePreservingTransform] = []
         conversion: Normalize | None = None
@@ -71,7 +75,10 @@ class Recipe:
         for position, transform in enumerate(transforms):
             for simple in getattr(transform, "transforms", (transform,)):
                 if isinstance(simple, RandomErasing):
-                    _check_erasing(simple, position, channels, None if conversion is not None else _LARGEST_BYTE)
+                    largest = _LARGEST_LEVEL if mask else None if conversion is not None else _LARGEST_BYTE
+                    _check_erasing(simple, position, channels, largest)
+                elif mask:
+                    _check_moves(simple, position)
             match transform:
                 case ToFloat() | Normalize():
                     if isinstance(transform, Normalize):
@@ -85,7 +92,7 @@ class Recipe:
                         raise ConfigError(
                             f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
-                    compiled.append(_filtered(transform, "bilinear"))
+                    compiled.append(_filtered(transform, "nearest" if mask else "bilinear"))
                     size = transform.out_size(size) if isinstance(transform, SizeChangingTransform) else size
                 case MixUp() | CutMix():
                     raise ConfigError(
@@ -94,37 +101,9 @@ class Recipe:
                 case _:
                     raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
         if conversion is None:
-            return cls(tuple(compiled), None, "uint8", size)
+            return cls(tuple(compiled), None, "int64" if mask else "uint8", size)
         normalization = per_channel(conversion, channels)
         return cls(tuple(compiled), normalization, conversion.dtype or "float32", size, erasings)
-
-    @classmethod
-    def of_mask(cls, transforms: Sequence[Transform], *, size: tuple[int, int] | None) -> "Recipe":
-        """Compile `transforms` for masks whose (height, width) is `size`, None if they differ in size.
-
-        Raises ConfigError for a transform that would change the numbers of classes, or make others between them.
-        """
-        compiled: list[SizeChangingTransform | SizePreservingTransform] = []
-        for position, transform in enumerate(transforms):
-            for simple in getattr(transform, "transforms", (transform,)):
-                name = type(simple).__name__
-                if isinstance(simple, RandomErasing):
-                    _check_erasing(simple, position, 1, _LARGEST_LEVEL)
-                elif not isinstance(simple, ImageTransform):
-                    raise ConfigError(f"transform {position} must be a shardio image transform, got {simple!r}")
-                elif not isinstance(simple, _MOVES):
-                    raise ConfigError(
-                        f"transform {position}: the pixels of a mask are numbers of classes, which {name} would change"
-                    )
-                elif (given := getattr(simple, "interpolation", None)) not in (None, "nearest"):
-                    raise ConfigError(
-                        f"transform {position}: a mask is resized and turned with interpolation='nearest', as numbers "
-                        f"of classes have none between them; {name} has interpolation={given!r}: leave it out"
-                    )
-            if isinstance(transform, SizeChangingTransform | SizePreservingTransform):
-                compiled.append(_filtered(transform, "nearest"))
-                size = transform.out_size(size) if isinstance(transform, SizeChangingTransform) else size
-        return cls(tuple(compiled), None, "int64", size)
 
     def to_floats(self, values: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Convert pixels with channels last as torchvision does: each operation is rounded to float32."""
@@ -201,6 +180,22 @@ def _filtered(
     if isinstance(transform, Resize | RandomResizedCrop) and transform.interpolation is None:
         return replace(transform, interpolation=usual)
     return transform
+
+
+def _check_moves(transform: object, position: int) -> None:
+    """Raise ConfigError for a transform that would change the numbers of classes in a mask, or make others of them."""
+    name = type(transform).__name__
+    if not isinstance(transform, ImageTransform):
+        raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
+    if not isinstance(transform, _MOVES):
+        raise ConfigError(
+            f"transform {position}: the pixels of a mask are numbers of classes, which {name} would change"
+        )
+    if (given := getattr(transform, "interpolation", None)) not in (None, "nearest"):
+        raise ConfigError(
+            f"transform {position}: a mask is resized and turned with interpolation='nearest', as numbers of classes "
+            f"have none between them; {name} has interpolation={given!r}: leave it out"
+        )
 
 
 def _check_erasing(erasing: RandomErasing, position: int, channels: int, largest: int | None) -> None:

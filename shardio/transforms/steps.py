@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Interpolation: TypeAlias = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-"""Pillow's filters, which are torchvision's `InterpolationMode`s."""
+"""Pillow's filters, which are torchvision's `InterpolationMode`s; `native/image.h` numbers them in this order."""
 Sizes: TypeAlias = NDArray[np.int32]
 """Heights and widths in pixels, int32 [B, 2]."""
 Mask: TypeAlias = NDArray[np.bool_]
@@ -182,7 +182,7 @@ class Erase:
 SizePreservingStep: TypeAlias = (
     Flip | Warp | Blend | Hue | Posterize | Solarize | AutoContrast | Equalize | Sharpen | Blur | Erase
 )
-"""A step that preserves an image's height and width."""
+"""A step that preserves an image's height and width. `native/steps.h` numbers the kinds in this order."""
 Step: TypeAlias = Crop | Scale | SizePreservingStep
 
 S = TypeVar("S", bound=SizePreservingStep)

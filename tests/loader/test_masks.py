@@ -107,7 +107,7 @@ def test_pixels_are_pillows(tmp_path: Path, name: str, largest: int) -> None:
 def reference(transforms: list[Transform], given: Sequence[NDArray[Any]], seed: int) -> list[NDArray[Any]]:
     """The results of the steps that are drawn for samples 0, 1, ..., by Pillow and NumPy."""
     sizes = np.array([numbers.shape for numbers in given], np.int32)
-    recipe = Recipe.of_mask(transforms, size=SIZE)
+    recipe = Recipe.of(transforms, channels=1, size=SIZE, mask=True)
     steps = recipe.steps(sizes, RandomKeys(seed, 0, np.arange(len(given))))
     results = []
     for row, numbers in enumerate(given):

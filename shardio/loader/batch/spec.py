@@ -476,7 +476,7 @@ def _image_specs(
         if kind.is_image:
             size, listed = _image_size(kind, orient=options.orient), transforms.get(name, ())
             if kind.role == "mask":
-                recipes[name] = _for_field(name, Recipe.of_mask, listed, size=size)
+                recipes[name] = _for_field(name, Recipe.of, listed, channels=1, size=size, mask=True)
             else:
                 recipes[name] = Recipe.of(listed, channels=kind.channels or 3, size=size)
     files = [recipe for name, recipe in recipes.items() if fields[name].kind == "image" and not recipe.is_mask]
