@@ -33,19 +33,15 @@ def are_possible(folder: Path) -> bool:
     """Return whether the file system of a folder can punch holes; raise OSError if the folder takes no file."""
     try:
         descriptor = _unnamed(folder)
+        try:
+            os.ftruncate(descriptor, _ALIGNED)  # takes no space, which a full disk would not have
+            punch(descriptor, 0, _ALIGNED)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno in _UNSUPPORTED:  # such as NFS
             return False
         raise
-    try:
-        os.ftruncate(descriptor, _ALIGNED)  # takes no space, which a full disk would not have
-        punch(descriptor, 0, _ALIGNED)
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return False
-        raise
-    finally:
-        os.close(descriptor)
     return True
 
 

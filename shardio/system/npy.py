@@ -7,9 +7,9 @@ import io
 import math
 import re
 import struct
-import tokenize
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from tokenize import TokenError
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -112,9 +112,7 @@ def guarded(read: Callable[[], Any]) -> Any:
             return read()
         except SystemError:
             continue
-        except (SyntaxError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError) as error:
-            raise ValueError(f"its header is damaged: {error}") from error
-        except tokenize.TokenError as error:
+        except (SyntaxError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError, TokenError) as error:
             raise ValueError(f"its header is damaged: {error}") from error
     raise ValueError("its header cannot be parsed")
 

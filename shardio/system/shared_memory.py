@@ -38,44 +38,33 @@ class Shared:
             pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         finally:
             _sharing.reset(before)
-        self._handle = anonymous_file("shardio")
-        weakref.finalize(self, os.close, self._handle)
-        spans: list[tuple[int, int]] = []
-        with os.fdopen(os.dup(self._handle), "wb") as file:
+        handle, spans = anonymous_file("shardio"), list[tuple[int, int]]()
+        with os.fdopen(os.dup(handle), "wb") as file:
             for buffer in buffers:
                 file.write(bytes(-file.tell() % _ALIGN))
                 data = buffer.raw()
                 spans.append((file.tell(), data.nbytes))
                 file.write(data)
-            self._end_of_arrays = file.tell()
+            self._hold(handle, file.tell())
             pickle.dump((spans, pickled), file)
+
+    def _hold(self, handle: int, end_of_arrays: int) -> None:
+        self._handle, self._end_of_arrays = handle, end_of_arrays
+        weakref.finalize(self, os.close, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # DupFd must be created while the process starts: created earlier, it serves the file by a named socket.
-        return _Received, (DupFd(self._handle), self._end_of_arrays)
+        return _received, (DupFd(self._handle), self._end_of_arrays)
 
     def load(self) -> Any:
         """Return a new value, separate from those of other calls."""
-        return _load(self._handle, self._end_of_arrays)
+        memory = memoryview(mmap.mmap(self._handle, 0, access=mmap.ACCESS_COPY))
+        # Trusted: `Shared` pickled both in the parent process.
+        spans, pickled = pickle.loads(memory[self._end_of_arrays :])  # noqa: S301
+        return pickle.loads(pickled, buffers=[memory[start : start + size] for start, size in spans])  # noqa: S301
 
 
-@final
-class _Received:
-    """A `Shared` value as the started process receives it."""
-
-    def __init__(self, handle: Any, end_of_arrays: int) -> None:
-        self._handle, self._end_of_arrays = handle.detach(), end_of_arrays
-
-    def load(self) -> Any:
-        """Return the value; call this once."""
-        try:
-            return _load(self._handle, self._end_of_arrays)
-        finally:
-            os.close(self._handle)
-
-
-def _load(handle: int, end_of_arrays: int) -> Any:
-    memory = memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_COPY))
-    # Trusted: `Shared` pickled both in the parent process.
-    spans, pickled = pickle.loads(memory[end_of_arrays:])  # noqa: S301
-    return pickle.loads(pickled, buffers=[memory[start : start + size] for start, size in spans])  # noqa: S301
+def _received(handle: Any, end_of_arrays: int) -> Shared:
+    shared = object.__new__(Shared)
+    shared._hold(handle.detach(), end_of_arrays)
+    return shared
