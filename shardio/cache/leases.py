@@ -1,6 +1,5 @@
 """Leases: which processes use a cache now. A lease ends with its process, however that ends."""
 
-import fcntl
 import os
 import weakref
 from typing import final
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..system.directory import Directory
+from ..system.file_locks import try_lock
 
 MOST = 1024
 """The most processes that may use a cache at once: each has one bit."""
@@ -66,13 +66,10 @@ def held(folder: Directory) -> int:
 
 def _lock(folder: Directory, number: int) -> int | None:
     """Lock a lease's file; return its descriptor, or None if another process holds it."""
-    descriptor = folder.open(str(number), os.O_RDWR | os.O_CREAT)
+    descriptor, locked = folder.open(str(number), os.O_RDWR | os.O_CREAT), False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        locked = bool(try_lock(descriptor))  # never None: the cache's lock has shown that there are locks
+    finally:
+        if not locked:
+            os.close(descriptor)
+    return descriptor if locked else None

@@ -103,15 +103,11 @@ def readable(dataset: ReadableDataset | str | os.PathLike[str], **options: Any) 
     Raises ConfigError for anything else, which says what to use for it, and whatever `shardio.open` raises.
     """
     found = as_dataset(dataset, StoreAccess.of(dataset, **options))
-    if not _is_readable(found):
+    if not isinstance(found, ReadableDataset):
         given = repr(dataset) if dataset is None or isinstance(dataset, (int, float)) else type(dataset).__name__
         advice = _advice(dataset)
         raise ConfigError(f"dataset must be a path, a dataset or a view, got {given}{advice and f': {advice}'}")
     return found
-
-
-def _is_readable(dataset: Any) -> bool:
-    return hasattr(dataset, "sample_ids")
 
 
 def _advice(dataset: Any) -> str:
@@ -123,9 +119,9 @@ def _advice(dataset: Any) -> str:
         are_paths = all(isinstance(part, str | os.PathLike) for part in parts)
         if are_paths and (advice := for_paths(parts, FILE_NAME)):
             return advice
-        if parts and all(isinstance(part, str | os.PathLike) or _is_readable(part) for part in parts):
+        if parts and all(isinstance(part, str | os.PathLike | ReadableDataset) for part in parts):
             return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"
-    if _is_readable(getattr(dataset, "dataset", None)):  # a Loader, a TorchDataset
+    if isinstance(getattr(dataset, "dataset", None), ReadableDataset):  # a Loader, a TorchDataset
         return f"give the dataset that the {type(dataset).__name__} reads, its attribute `dataset`"
     if hasattr(dataset, "__getitem__") or isinstance(dataset, Iterable):
         return (

@@ -11,7 +11,7 @@ from ..errors import ConfigError, Option
 from ..order.buckets import BucketRule, Buckets
 from ..order.plan import Assign, Order, Schedule, Tail
 from ..order.world import World
-from ..system.rules import whole_number
+from ..system.rules import at_least_one
 from ..transforms import ArrayRecipe, PadTo, RandomWindow
 from ..views.columns import lengths
 from ..views.readable import ReadableDataset
@@ -43,10 +43,7 @@ class BatchingOptions:
             )
         for name in ("batch_size", "max_tokens"):
             if (value := getattr(self, name)) is not None:
-                number = whole_number(value, name)
-                if number < 1:
-                    raise ConfigError("{} must be at least 1, got {}", Option(name), number)
-                if number >= 1 << 62:
+                if (number := at_least_one(value, name)) >= 1 << 62:
                     raise ConfigError("{} must be below 2^62, got {}", Option(name), number)
                 object.__setattr__(self, name, number)
         if self.bucket_by is None:

@@ -51,6 +51,13 @@ def whole_number(value: int, name: str) -> int:
     return number
 
 
+def at_least_one(value: int, name: str) -> int:
+    """Return `value` as an int; raise ConfigError unless it is an integer of any type, of at least 1."""
+    if (number := whole_number(value, name)) < 1:
+        raise ConfigError("{} must be at least 1, got {}", Option(name), number)
+    return number
+
+
 def time_limit(value: float, name: str) -> float:
     """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
     if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..format.fields import Shape
+from ..system.rules import at_least_one
 from .random_generator import RandomGenerator
 from .steps import Mask
-from .validation import at_least_one, check_flag, check_probability
+from .validation import check_flag, check_probability
 
 Size: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = NDArray[np.int64]

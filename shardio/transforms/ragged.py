@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import BadSample, ConfigError
 from ..foreign.tokenizer import TextEncoder
+from ..system.rules import at_least_one
 from ..system.units import shown
-from .validation import at_least_one, check_flag
+from .validation import check_flag
 
 if TYPE_CHECKING:
     import os

@@ -6,7 +6,6 @@ from typing import get_args
 import numpy as np
 
 from ..errors import ConfigError
-from ..system.rules import whole_number
 from .steps import Interpolation
 
 
@@ -16,14 +15,6 @@ def as_pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
     if len(pair) != 2 or any(not isinstance(v, int) or v < 1 for v in pair):
         raise ConfigError(f"{name} must be one or two whole numbers of at least 1, got {value!r}")
     return pair
-
-
-def at_least_one(value: int, name: str) -> int:
-    """Return an integer of at least 1 as an int."""
-    number = whole_number(value, name)
-    if number < 1:
-        raise ConfigError(f"{name} must be at least 1, got {value!r}")
-    return number
 
 
 def as_positive_range(value: Sequence[float], name: str) -> tuple[float, float]:

@@ -112,15 +112,14 @@ class ThreadedFeed:
     """Brings batches to their device in a thread of its own, which begins with the first `take`.
 
     Args:
-        feed: what the thread does for a batch.
-        prefetcher: its prefetcher. Its former user may still be about to end.
+        feed: what the thread does for a batch. The former user of its prefetcher may still be about to end.
         steps: the number of batches.
     """
 
-    def __init__(self, feed: DirectFeed, prefetcher: DevicePrefetcher, steps: int) -> None:
-        self._feed, self.prefetcher, self._steps = feed, prefetcher, steps
+    def __init__(self, feed: DirectFeed, steps: int) -> None:
+        self._feed, self.prefetcher, self._steps = feed, feed.prefetcher, steps
         # The thread's stream of a GPU, for which the consumer's waits: work on one batch overlaps that on another.
-        self._stream = copier_to(prefetcher.device)
+        self._stream = copier_to(feed.prefetcher.device)
         self._begun = self._stopped = False
         self._room: SimpleQueue[None] = SimpleQueue()  # has an item for each batch that may be finished
         self._fed: SimpleQueue[tuple[FedBatch, Any] | BaseException] = SimpleQueue()
@@ -199,4 +198,4 @@ Feed: TypeAlias = DirectFeed | ThreadedFeed
 def feed_of(pipeline: BatchPipeline, prefetcher: DevicePrefetcher, steps: int, *, count_sources: bool) -> Feed:
     """Return the feed of an epoch of so many steps: with engines for whole batches, on a thread."""
     feed = DirectFeed(pipeline, prefetcher, steps, count_sources=count_sources)
-    return ThreadedFeed(feed, prefetcher, steps) if prefetcher.has_engines else feed
+    return ThreadedFeed(feed, steps) if prefetcher.has_engines else feed
