@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
-from ..dataset.fetch_ahead import FetchAhead
 from ..errors import EngineWarning, PipelineClosed
 from ..order.plan import Order, Schedule
 from ..system import background
@@ -19,11 +18,11 @@ from .batch.as_numpy import To, with_arrays
 from .batch.first_batch import FirstBatch
 from .batch.host_batch import Batch
 from .batch.quarantine import Quarantine
-from .device.feed import Feed, feed_of
+from .device.feed import feed_of
 from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter
-from .workers.workers import BatchPipeline, Workers
+from .workers.workers import Workers
 
 
 @final
@@ -73,12 +72,7 @@ class EpochIterator(Iterator[Batch]):
         self._schedule, self._progress = schedule, progress
         self._quarantine.begin(schedule.samples(plan))
         self._step = 0
-        self._meter = Meter(self._source_names, self._workers.fetched)
-        self._ahead = self._workers.fetch_ahead(plan, schedule)
-        self._pipeline, self._meter.clock = self._workers.begin(plan, schedule)
-        steps, count_sources = len(schedule), bool(self._source_names)
-        self._feed = feed_of(self._pipeline, self._prefetcher, steps, count_sources=count_sources)
-        self._running = RunningEpoch(self._feed, self._pipeline, self._workers, self._meter, self._ahead, progress)
+        self._running = RunningEpoch(self._workers, self._prefetcher, plan, schedule, progress, self._source_names)
         background.call_when_gone(self, self._running.close)
         progress.follow(self)
         return self._running
@@ -120,22 +114,23 @@ class EpochIterator(Iterator[Batch]):
             raise
 
     def _next_batch(self) -> Batch:
-        self._meter.begin_wait()
-        if self._ahead is not None:
-            self._ahead.delivered(self._step)
-        self._running.taking_thread = threading.get_ident()
+        running, meter = self._running, self._running.meter
+        meter.begin_wait()
+        if running.ahead is not None:
+            running.ahead.delivered(self._step)
+        running.taking_thread = threading.get_ident()
         try:
-            batch = self._feed.take()
+            batch = running.feed.take()
             if isinstance(batch.result, Exception):
                 raise batch.result
             self._quarantine.add(batch.result.bad_samples)  # TooManyBad, or OSError if the report cannot be written
         finally:
-            self._running.taking_thread = None
-            waited = self._meter.end_wait()
+            running.taking_thread = None
+            waited = meter.end_wait()
         result, on_device = batch.result, min(waited, batch.device_seconds)
-        self._meter.on_device += on_device
-        self._meter.count(len(result.batch["index"]), result.stored_bytes, batch.sources)
-        self._workers.record_step(self._pipeline, min(waited - on_device, batch.host_seconds))
+        meter.on_device += on_device
+        meter.count(len(result.batch["index"]), result.stored_bytes, batch.sources)
+        self._workers.record_step(running.pipeline, min(waited - on_device, batch.host_seconds))
         self._first_batch.look(result.batch)
         for warning in result.warnings:
             warnings.warn(warning, EngineWarning, stacklevel=3)
@@ -151,8 +146,15 @@ class EpochIterator(Iterator[Batch]):
 class RunningEpoch:
     """The parts of an epoch that must be ended: when its iterator is closed or dropped, or when a newer loop begins.
 
+    Args:
+        workers, prefetcher, source_names: see `EpochIterator`.
+        plan, schedule, progress: see `EpochIterator.begin`.
+
     Attributes:
         meter: measures the epoch.
+        ahead: fetches what the epoch will read; None if the dataset is local.
+        pipeline: yields the batches as workers make them.
+        feed: takes them from there, and brings them to their device.
         taking_thread: the thread that is inside `EpochIterator.__next__`.
         why_closed: the reason, if the epoch was closed before its end on purpose.
         is_complete: whether all batches have been delivered.
@@ -160,20 +162,22 @@ class RunningEpoch:
 
     def __init__(
         self,
-        feed: Feed,
-        pipeline: BatchPipeline,
         workers: Workers,
-        meter: Meter,
-        ahead: FetchAhead | None,
+        prefetcher: DevicePrefetcher,
+        plan: Order,
+        schedule: Schedule,
         progress: EpochProgress,
+        source_names: Sequence[str],
     ) -> None:
-        self.meter, self._ahead = meter, ahead
+        self._workers, self._progress = workers, progress
+        self.meter = Meter(source_names, workers.fetched)
+        self.ahead = workers.fetch_ahead(plan, schedule)
+        self.pipeline, self.meter.clock = workers.begin(plan, schedule)
+        self.feed = feed_of(self.pipeline, prefetcher, len(schedule), count_sources=bool(source_names))
         self.taking_thread: int | None = None
         self.why_closed: str | None = None
-        self.is_complete = False
-        self._feed, self._pipeline, self._workers = feed, pipeline, workers
+        self.is_complete = self._ended = False
         self._process = os.getpid()
-        self._progress, self._ended = progress, False
         self._closing = threading.Lock()
         close_at_exit(self)  # closes the engines too
 
@@ -196,7 +200,7 @@ class RunningEpoch:
         self._progress.closed = True
         self.meter.end()
         if self._process != os.getpid():  # forked: the threads and the batches in flight are the parent's
-            self._feed.prefetcher.forget(self._feed)
+            self.feed.prefetcher.forget(self.feed)
             self._ended = True
             return
         with self._closing:
@@ -204,11 +208,11 @@ class RunningEpoch:
                 return
             try:
                 if not self.is_complete:
-                    self._feed.close()
+                    self.feed.close()
             finally:
-                if self._ahead is not None:
-                    self._ahead.close()
-                self._workers.end_loop(self._pipeline, complete=self.is_complete)
+                if self.ahead is not None:
+                    self.ahead.close()
+                self._workers.end_loop(self.pipeline, complete=self.is_complete)
             self._ended = True
 
     def at_exit(self) -> None:
@@ -218,4 +222,4 @@ class RunningEpoch:
         else:
             self._progress.closed = True
             self.meter.end()
-            self._feed.stop()
+            self.feed.stop()

@@ -131,15 +131,16 @@ class Meter:
     def read(self) -> LoaderStats:
         """Return the statistics so far."""
         end = time.monotonic() if self._ended is None else self._ended
+        seconds, cpu_seconds, unpacked_bytes = self.clock.measured()
         return LoaderStats(
             samples=self._samples,
             bytes=self._bytes,
-            unpacked_bytes=self.clock.unpacked_bytes(),
+            unpacked_bytes=unpacked_bytes,
             seconds=end - self._begun,
             wait_seconds=self._waited(end),
             device_seconds=self.on_device,
-            stage_seconds=self.clock.seconds(),
-            stage_cpu_seconds=self.clock.cpu_seconds(),
+            stage_seconds=seconds,
+            stage_cpu_seconds=cpu_seconds,
             sources=dict(self._sources),
             fetched=(self._fetched_in_all or self._fetched()) - self._fetched_before,
         )

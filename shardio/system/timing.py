@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import final
+from typing import TypeAlias, final
 
 
 def slices(limit: float, longest: float = 1.0) -> Iterator[float]:
@@ -17,6 +17,10 @@ def slices(limit: float, longest: float = 1.0) -> Iterator[float]:
     while left > 0:
         yield min(left, longest)
         left -= longest
+
+
+Measured: TypeAlias = tuple[Mapping[str, float], Mapping[str, float], int]
+"""Seconds by stage, those of them on a processor, and decompressed bytes."""
 
 
 @final
@@ -44,9 +48,6 @@ class StageClock:
         with self._lock:
             self._unpacked_bytes += size
 
-    def unpacked_bytes(self) -> int:
-        return self._unpacked_bytes
-
     def begin(self, name: str, thread: int) -> None:
         self.doing[thread] = name
         if self._on_stage is not None:
@@ -58,23 +59,18 @@ class StageClock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
             self._cpu_seconds[name] = self._cpu_seconds.get(name, 0.0) + cpu_seconds
 
-    def add(self, seconds: Mapping[str, float], cpu_seconds: Mapping[str, float], unpacked_bytes: int) -> None:
-        """Add what another clock has measured: seconds, and those on a processor, by stage, and decompressed bytes."""
+    def add(self, measured: Measured) -> None:
+        """Add what another clock has measured."""
         with self._lock:
-            self._unpacked_bytes += unpacked_bytes
-            for sums, addends in ((self._seconds, seconds), (self._cpu_seconds, cpu_seconds)):
+            self._unpacked_bytes += measured[2]
+            for sums, addends in zip((self._seconds, self._cpu_seconds), measured[:2], strict=True):
                 for name, spent in addends.items():
                     sums[name] = sums.get(name, 0.0) + spent
 
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds by stage, summed over all threads."""
+    def measured(self) -> Measured:
+        """Return what was measured until now, summed over all threads."""
         with self._lock:
-            return dict(self._seconds)
-
-    def cpu_seconds(self) -> dict[str, float]:
-        """Return the seconds on a processor by stage, summed over all threads."""
-        with self._lock:
-            return dict(self._cpu_seconds)
+            return dict(self._seconds), dict(self._cpu_seconds), self._unpacked_bytes
 
 
 @final

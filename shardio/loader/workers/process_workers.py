@@ -131,7 +131,7 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
             self.waited += time.monotonic() - begun
         if isinstance(message, WorkerFailed):
             raise message.error from message.cause
-        self._clock.add(message.stage_seconds, message.stage_cpu_seconds, message.unpacked_bytes)
+        self._clock.add(message.measured)
         self._step += 1
         return [worker.batch(message)]
 

@@ -14,7 +14,7 @@ import pickle
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ import torch
 from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.shared_memory import Shared
-from ...system.timing import StageClock
+from ...system.timing import Measured, StageClock
 from ..batch.host_batch import HostBatch
 from ..batch.job import BatchJob, job_size
 from ..batch.nested import map_nested
@@ -69,18 +69,14 @@ class BatchReady:
         buffer: the number of the buffer that holds its tensors.
         used: the number of bytes of the buffer that the tensors take.
         batch: the batch, with a TensorLocation in place of each tensor.
-        stage_seconds: seconds that the worker spent in each stage.
-        stage_cpu_seconds: the part of them on a processor.
-        unpacked_bytes: the bytes that the worker decompressed.
+        measured: what the worker's clock has measured.
     """
 
     epoch: int
     buffer: int
     used: int
     batch: HostBatch
-    stage_seconds: Mapping[str, float]
-    stage_cpu_seconds: Mapping[str, float]
-    unpacked_bytes: int
+    measured: Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +134,7 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
                 spec = spec or build_spec()
             clock = StageClock(note.stage)
             used, batch = _make(spec, epoch, step, buffers[number], note, clock)
-            times = clock.seconds(), clock.cpu_seconds(), clock.unpacked_bytes()
-            _send(pipe, BatchReady(epoch.number, number, used, batch, *times))
+            _send(pipe, BatchReady(epoch.number, number, used, batch, clock.measured()))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
             _send(pipe, WorkerFailed(epoch.number, _picklable(error), _noted(error.__cause__)))
             steps = iter(())
