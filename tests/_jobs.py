@@ -1,10 +1,14 @@
-"""The loaders of all ranks of a job, in this process: what they deliver together, and others that go on from there."""
+"""The loaders of all ranks of a job, in this process: what they deliver together, and others that go on from there.
+
+And what tests of loops have in common: batches compared, and a Loader for the DataLoaders of others.
+"""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 
 import shardio
@@ -43,6 +47,26 @@ def samples(batches: Iterable[dict[str, Any]]) -> list[Any]:
         assert batch.get("number", batch["index"]).tolist() == batch["index"].tolist()
         found += batch["index"][batch["valid"]].tolist() if "valid" in batch else batch["index"].tolist()
     return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two batches, or parts of them, have equal values of equal types under the same names, in order."""
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return one.dtype == other.dtype and torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+class Around(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """A Loader for a DataLoader of others, as docs/frameworks.md gives it."""
+
+    def __init__(self, loader: shardio.Loader) -> None:
+        self.loader = loader
+        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.loader)
 
 
 def exact_over_ranks(

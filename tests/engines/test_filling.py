@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from _device import device as device
+from _jobs import same
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as hypothesis_arrays
@@ -173,20 +174,6 @@ def test_what_does_not_fit_is_refused(dtype: str, transforms: Any, message: str)
         ArrayRecipe.of(transforms, (3, 4, 8, 8), np.dtype(dtype))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"value": "median"}, "value must be a number, or one for each channel, or 'mean', got 'median'"),
-        ({"value": np.nan}, "value must be a finite number"),
-        ({"mask": 1}, "mask must be True or False, got 1"),
-        ({"missing": "nan"}, "missing must be a number, or several, got 'nan'"),
-    ],
-)
-def test_arguments_of_another_kind_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        shardio.FillMissing(**options)
-
-
 def holed(count: int, *shape: int) -> Any:
     """Numbers [count, *shape], of which some are NaN."""
     numbers = np.arange(count * np.prod(shape), dtype=np.float32).reshape(count, *shape)
@@ -234,8 +221,7 @@ def test_processes_tell_where_they_filled() -> None:
     data = shardio.from_samples([{"x": x, "r": holed(1, n)[0]} for n, x in enumerate(holed(4, 2, 3))], kinds)
     rules = {"x": PLAIN, "r": [*PLAIN, shardio.PadTo()]}
     (one,), (other,) = (load(data, rules, **how) for how in ({}, {"isolate": True, "threads": 1}))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(one, other)
 
 
 def test_a_sample_without_the_field_misses_no_values(device: str) -> None:

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
+from _jobs import Around
 from torch import nn
 
 import shardio
@@ -81,22 +82,11 @@ def torch_checkpoint(folder: Path, steps: int | None) -> list[int]:
     return seen
 
 
-class Batches(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """A Loader for DataLoaders that are asked for no workers and no batches of their own."""
-
-    def __init__(self, loader: shardio.Loader) -> None:
-        self.loader = loader
-        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.loader)
-
-
 def torchdata(folder: Path, steps: int | None) -> list[int]:
     """torchdata's StatefulDataLoader around a Loader; each rank may take the state of any."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    batches = StatefulDataLoader(Batches(loader()), batch_size=None, num_workers=0)
+    batches = StatefulDataLoader(Around(loader()), batch_size=None, num_workers=0)
     return _stateful(batches, folder, steps, numbers)
 
 

@@ -10,7 +10,7 @@ import _forked
 import _loops
 import pytest
 
-PATHS = [str(Path(__file__).parents[2] / "examples"), str(Path(__file__).parent)]
+PATHS = [str(Path(__file__).parents[2] / "examples"), *map(str, Path(__file__).parents[:2])]
 ELASTIC = [name for name in _loops.IMPORTS if name != "torchdata_torch_dataset"]
 
 
@@ -24,9 +24,7 @@ def run(name: str, folder: Path, *resumed: int) -> None:
     """Run a framework's loop on two ranks, and go on with other numbers of ranks."""
     if importlib.util.find_spec(_loops.IMPORTS[name].split(".")[0]) is None:
         pytest.skip(f"{name} is not installed")
-    code = f"import sys; sys.path[:0] = {PATHS}; import _loops; _loops.main({name!r}, {str(folder)!r}, {[*resumed]})"
-    done = _forked.run(code, environ=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    result_of(f"_loops.main({name!r}, {str(folder)!r}, {[*resumed]})")
 
 
 @pytest.mark.long
@@ -49,7 +47,7 @@ def test_a_torch_dataset_goes_on_with_the_same_ranks(tmp_path: Path) -> None:
     assert (len(both), set(both)) == (_loops.N + 1, set(range(_loops.N)))
 
 
-def updates(call: str) -> Any:
+def result_of(call: str) -> Any:
     """Return what a function of `_loops` returns in a process of its own."""
     code = f"import sys; sys.path[:0] = {PATHS}; import json, _loops; from pathlib import Path; "
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -63,7 +61,7 @@ def updates(call: str) -> Any:
 def test_accelerate_updates_at_an_epochs_end(resumed: bool) -> None:
     """Gradients that are left at an epoch's end change the weights, as with a DataLoader, also of a resumed epoch."""
     pytest.importorskip("accelerate")
-    reference, found = updates(f"_loops.accelerate_updates({resumed})")
+    reference, found = result_of(f"_loops.accelerate_updates({resumed})")
     assert len(found) == 6
     assert found == pytest.approx(reference)
 
@@ -73,7 +71,7 @@ def test_accelerate_updates_at_an_epochs_end(resumed: bool) -> None:
 def test_a_resumed_trainer_updates_as_one_that_was_not_stopped(accumulate: int, tmp_path: Path) -> None:
     """transformers' Trainer updates its weights after the same batches, whichever checkpoint it goes on from."""
     pytest.importorskip("transformers")
-    found = updates(f"_loops.transformers_updates(Path({str(tmp_path)!r}), {accumulate})")
+    found = result_of(f"_loops.transformers_updates(Path({str(tmp_path)!r}), {accumulate})")
     whole = found.pop("whole")
     assert [batches for batches, _ in whole] == 2 * [min(accumulate, 10 - n) for n in range(0, 10, accumulate)]
     assert found == {f"checkpoint-{n}": whole[n:] for n in range(1, len(whole))}

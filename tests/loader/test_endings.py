@@ -24,7 +24,6 @@ from _workers import workers_of
 
 import shardio
 from shardio import World
-from shardio.errors import PipelineClosed
 
 ENDS = 2.0 + 3.0  # seconds: the promised time, plus what a loaded machine and the interpreter's exit may add
 
@@ -177,39 +176,6 @@ def test_worker_processes_that_died_are_made_anew() -> None:
         process.kill()
         process.join()
     assert sorted(epoch(loader)) == list(range(64))
-
-
-def test_a_loop_that_another_thread_has_ended_moves_nothing() -> None:
-    """An older loop, still in `next` on another thread when a newer one begins, does not move the newer one's state."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def waits(batch: dict[str, Any]) -> dict[str, Any]:
-        if threading.current_thread().name.startswith("shardio") and not begun.is_set():
-            begun.set()
-            go_on.wait(10)
-        return batch
-
-    data = shardio.from_samples([{"x": n} for n in range(8)])
-    loader = shardio.Loader(data, 8, threads=1, map=waits, world=World())
-    older = iter(loader)
-    found: list[Any] = []
-
-    def take() -> None:
-        try:
-            found.append(next(older))
-        except PipelineClosed as error:
-            found.append(error)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    assert begun.wait(10)
-    newer = iter(loader)
-    go_on.set()
-    thread.join(10)
-    assert len(found) == 1
-    assert loader.state_dict()["epoch"] == 0
-    next(newer)
-    assert loader.state_dict()["epoch"] == 1
 
 
 WAITING = """

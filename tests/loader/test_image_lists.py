@@ -31,11 +31,6 @@ def albums(place: Path | None = None, **options: Any) -> shardio.Dataset:
     return packed(place, rows, {"images": "images", "label": "int64"}, **options)
 
 
-def as_lists(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch that compares as a whole."""
-    return {name: torch.utils._pytree.tree_map(lambda value: value.tolist(), value) for name, value in batch.items()}
-
-
 @pytest.mark.parametrize("container", ["memory", "tar", "hdf5", "lmdb"])
 @pytest.mark.parametrize("verify", [False, True])
 def test_without_a_size_there_are_lists_of_lists(container: str, verify: bool, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from _datasets import load
+from _jobs import Around
 
 import shardio
 from shardio import World
@@ -21,15 +21,11 @@ KINDS = ["loader", "isolate", "mixture", "buckets", "stateful", "generator"]
 Loop = Iterator[dict[str, Any]]
 
 
-class Batches(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """A Loader for a DataLoader of others, as docs/frameworks.md gives it, or with a generator in its place."""
-
-    def __init__(self, loader: shardio.Loader, *, generates: bool) -> None:
-        self.loader, self.generates = loader, generates
-        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
+class Generated(Around):
+    """A Loader whose batches come by way of a generator."""
 
     def __iter__(self) -> Loop:
-        return (batch for batch in self.loader) if self.generates else iter(self.loader)
+        return (batch for batch in self.loader)
 
 
 def make(kind: str, *, world: World | None = None, batch_size: int = 4) -> tuple[shardio.Loader, Callable[[], Loop]]:
@@ -47,7 +43,8 @@ def make(kind: str, *, world: World | None = None, batch_size: int = 4) -> tuple
     if kind in ("stateful", "generator"):
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        around = StatefulDataLoader(Batches(loader, generates=kind == "generator"), batch_size=None, num_workers=0)
+        given = Generated(loader) if kind == "generator" else Around(loader)
+        around = StatefulDataLoader(given, batch_size=None, num_workers=0)
         return loader, lambda: iter(around)
     return loader, lambda: iter(loader)
 
@@ -148,12 +145,13 @@ def test_an_equal_state_counts_where_its_loop_is_left() -> None:
     assert indices(begin()) == rest_after("loader", state)
 
 
-def test_an_iterator_that_waits_on_another_thread_names_load_state_dict() -> None:
-    """A thread that fetches batches ahead gets PipelineClosed with the reason, also if it waits for one meanwhile."""
+@pytest.mark.parametrize("by", ["load_state_dict", "a newer loop"])
+def test_a_loop_that_waits_on_another_thread_is_ended(by: str) -> None:
+    """A thread that is in `next` when a loop is ended gets PipelineClosed with the reason, and moves no state."""
     begun, go_on = threading.Event(), threading.Event()
 
     def waits(batch: dict[str, Any]) -> dict[str, Any]:
-        if batch["index"][0] == 4:
+        if threading.current_thread().name.startswith("shardio") and not begun.is_set():
             begun.set()
             go_on.wait(10)
         return batch
@@ -171,12 +169,19 @@ def test_an_iterator_that_waits_on_another_thread_names_load_state_dict() -> Non
     thread = threading.Thread(target=fetch)
     thread.start()
     assert begun.wait(10)
-    loader.load_state_dict(state := loader.state_dict() | {"position": 8})
+    state, newer = loader.state_dict(), loader
+    if by == "load_state_dict":
+        state["position"] = 8
+        loader.load_state_dict(state)
+    else:
+        newer = iter(loader)
     go_on.set()
     thread.join(10)
-    assert "load_state_dict moved the Loader to epoch 0, position 8" in str(found[-1])
+    reason = "load_state_dict moved the Loader to epoch 0, position 8" if newer is loader else by
+    assert len(found) == 1
+    assert reason in str(found[0])
     assert loader.state_dict() == state
-    assert indices(loader) == [[8, 9, 10, 11]]
+    assert indices(newer) == [[n, n + 1, n + 2, n + 3] for n in range(state["position"], 12, 4)]
 
 
 def test_torchdata_loads_into_a_living_iterator() -> None:
@@ -184,7 +189,7 @@ def test_torchdata_loads_into_a_living_iterator() -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     def stateful() -> Any:
-        return StatefulDataLoader(Batches(make("loader")[0], generates=False), batch_size=None, num_workers=0)
+        return StatefulDataLoader(Around(make("loader")[0]), batch_size=None, num_workers=0)
 
     saving = stateful()
     loop = iter(saving)

@@ -17,28 +17,22 @@ from _jobs import samples
 
 import shardio
 from shardio.errors import BadSample
-from shardio.loader.batch.host_batch import Batch
 from shardio.loader.device.copier import DeviceCopier
 from shardio.loader.device.prefetcher import MOST_HELD
 
 
-class LateCopier:
+class LateCopier(DeviceCopier):
     """A copier whose copies happen as late as possible: when the host waits for them, which a consumer that works on
     the device never does.
     """
 
-    is_elsewhere = True
-
     def __init__(self) -> None:
+        super().__init__(torch.device("meta"))
         # Addresses: like a device's copy, they keep no memory alive.
         self.pending: deque[tuple[int, torch.Tensor]] = deque()
         self.begun = self.over = 0
         self.most = 0
         self.working = threading.Lock()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         made = torch.full_like(tensor, 0)
@@ -58,9 +52,6 @@ class LateCopier:
                 source, target = self.pending.popleft()
                 ctypes.memmove(target.data_ptr(), source, target.nbytes)
                 self.over += 1
-
-    def wait(self, mark: int, batch: Batch) -> None:
-        """Make the consumer's stream wait, which does not block the host."""
 
     def finish(self) -> None:
         self._work(self.begun)

@@ -19,6 +19,7 @@ import pytest
 import torch
 from _cli import python
 from _datasets import packed, photo
+from _jobs import same
 from _time_limit import wait_until
 from _workers import workers_of
 
@@ -51,15 +52,6 @@ def load(dataset: shardio.Dataset, **options: Any) -> shardio.Loader:
     image = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
     transforms = image if "image" in dataset.fields else None
     return shardio.Loader(dataset, transforms=transforms, **(given | options))
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two batches, or parts of them, are equal."""
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list | tuple):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 def brighter(batch: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from _builders import jpeg
 from _datasets import packed
+from _jobs import Around
 from _time_limit import wait_until
 from torch.utils import data
 
@@ -190,16 +191,6 @@ def test_a_loader_needs_no_dataloader(workers: int) -> None:
     for options in ({}, {"batch_size": None}, {"shuffle": True}):
         with pytest.raises(TypeError, match=r"loop over it.* there is shardio\.TorchDataset"):
             next(iter(data.DataLoader(load(photos()), num_workers=workers, **options)))
-
-
-class Around(data.IterableDataset[dict[str, Any]]):
-    """A Loader's batches as a Dataset."""
-
-    def __init__(self, loader: shardio.Loader) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.loader)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")

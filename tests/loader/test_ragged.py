@@ -10,6 +10,7 @@ import pytest
 import torch
 from _datasets import packed
 from _device import device as device
+from _jobs import same
 from numpy.typing import NDArray
 
 import shardio
@@ -45,12 +46,6 @@ def padded(values: list[NDArray[Any]], length: int, value: float, side: str) -> 
     for row, each in zip(out, values, strict=True):
         row[slice(0, len(each)) if side == "right" else slice(length - len(each), length)] = each
     return out
-
-
-def as_lists(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch that compares as a whole."""
-    tensors = {name: value if isinstance(value, list) else [value] for name, value in batch.items()}
-    return {name: [(each.dtype, each.tolist()) for each in values] for name, values in tensors.items()}
 
 
 @lone
@@ -167,8 +162,8 @@ def test_whoever_makes_a_batch_makes_the_same(options: dict[str, Any], device: s
     """Threads, processes, a device, checksums and a function that changes nothing give the same batches."""
     data = sequences(tmp_path / "d", container="hdf5")
     options = {**options, **({"device": device} if "device" in options else {})}
-    expected = list(map(as_lists, load(data, fields=NAMES, transforms=EVERY, threads=1)))
-    assert list(map(as_lists, load(data, fields=NAMES, transforms=EVERY, **options))) == expected
+    expected = list(load(data, fields=NAMES, transforms=EVERY, threads=1))
+    assert same(list(load(data, fields=NAMES, transforms=EVERY, **options)), expected)
     resumed = load(data, fields=NAMES, transforms=EVERY, **options)
     batches = iter(resumed)
     next(batches)
@@ -176,7 +171,7 @@ def test_whoever_makes_a_batch_makes_the_same(options: dict[str, Any], device: s
     del batches
     other = load(data, fields=NAMES, transforms=EVERY, **options)
     other.load_state_dict(state)
-    assert list(map(as_lists, other)) == expected[1:]
+    assert same(list(other), expected[1:])
 
 
 MOVES: Any = [
@@ -371,26 +366,6 @@ def test_a_value_may_not_be_larger_than_the_limit(container: str, tmp_path: Path
     """A value of more than max_value_bytes is a bad sample."""
     with pytest.raises(BadSample, match=r"'points'.*: 108 bytes are claimed, max_value_bytes allows 100"):
         list(load(sequences(tmp_path / "d", container=container), fields=["points"], max_value_bytes=100))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda s: s.PadTo(0), "length must be at least 1, got 0"),
-        (lambda s: s.PadTo(2.5), "length must be a whole number, got 2.5"),
-        (lambda s: s.PadTo(multiple_of=0), "multiple_of must be at least 1"),
-        (lambda s: s.PadTo(value="a"), "value must be a number, got 'a'"),
-        (lambda s: s.PadTo(side="top"), "side must be 'right' or 'left', got 'top'"),
-        (lambda s: s.PadTo(cut="end"), "cut='end' needs a length to cut to"),
-        (lambda s: s.PadTo(4, cut="both"), "cut must be 'end', 'start' or None, got 'both'"),
-        (lambda s: s.Ragged(nested="yes"), "nested must be True or False, got 'yes'"),
-        (lambda s: s.RandomWindow(0), "n must be at least 1, got 0"),
-    ],
-)
-def test_arguments_are_checked(make: Any, message: str) -> None:
-    """Each error names the argument and its value."""
-    with pytest.raises(ConfigError, match=message):
-        make(shardio)
 
 
 @pytest.mark.parametrize(

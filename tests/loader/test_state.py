@@ -190,9 +190,6 @@ def test_turns_of_other_sources() -> None:
         ({"since": 53}, "cannot have come to"),
         ({"since": 2**62}, "cannot have come to"),
         ({"sources": 3}, "sources must be text, got 3"),
-        ({"drawn": {"a": 1}}, "not a loader's state: it has 'drawn'"),
-        ({"version": 2}, "the state's version is 2, this loader's is 3"),
-        ({"version": True}, "the state's version is True"),
     ],
 )
 def test_states_that_are_none(changes: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardio import transforms as t
 from shardio.errors import ConfigError
 from shardio.transforms import (
     CenterCrop,
@@ -191,6 +192,28 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: CutMix(5, alpha=0), "alpha must be above 0, got 0"),
         (lambda: Normalize(0, 1, torch.float64), "dtype must be one of .*, got torch.float64"),  # type: ignore[arg-type]
         (lambda: ToFloat(np.int8), "dtype must be one of .*, got <class 'numpy.int8'>"),  # type: ignore[arg-type]
+        (lambda: Normalize("a", 1), "mean must be a finite number, or one for each channel, got 'a'"),  # type: ignore[arg-type]
+        (lambda: Normalize(1e39, 1), "mean must be a finite number"),  # float32 ends at 3.4e38
+        (lambda: Normalize(0, 1e-50), "std must be above 0"),  # which is 0 as float32
+        (lambda: t.FillMissing("median"), "value must be a number, or one for each channel, or 'mean', got 'median'"),  # type: ignore[arg-type]
+        (lambda: t.FillMissing(math.nan), "value must be a finite number"),
+        (lambda: t.FillMissing(mask=1), "mask must be True or False, got 1"),  # type: ignore[arg-type]
+        (lambda: t.FillMissing(missing="nan"), "missing must be a number, or several, got 'nan'"),  # type: ignore[arg-type]
+        (lambda: t.RandomSpatialCrop(0), "size must be whole numbers of at least 1, got 0"),
+        (lambda: t.RandomAxisFlip(axes=(1,)), "axes must be different whole numbers below 0"),
+        (lambda: t.RandomAxisFlip(axes=np.zeros((2, 1))), "axes must be different whole numbers below 0"),  # type: ignore[arg-type]
+        (lambda: t.RandomAxisFlip((-1, -2)), r"p must be a probability in \[0, 1\], got \(-1, -2\)"),  # type: ignore[arg-type]
+        (lambda: t.RandomRotate90(axes=-1), "axes must be two"),  # type: ignore[arg-type]
+        (lambda: t.RandomWindow(0), "n must be at least 1, got 0"),
+        (lambda: t.RandomWindow(3, offset="yes"), "offset must be True or False, got 'yes'"),  # type: ignore[arg-type]
+        (lambda: t.PadTo(0), "length must be at least 1, got 0"),
+        (lambda: t.PadTo(2.5), "length must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        (lambda: t.PadTo(multiple_of=0), "multiple_of must be at least 1"),
+        (lambda: t.PadTo(value="a"), "value must be a number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: t.PadTo(side="top"), "side must be 'right' or 'left', got 'top'"),  # type: ignore[arg-type]
+        (lambda: t.PadTo(cut="end"), "cut='end' needs a length to cut to"),
+        (lambda: t.PadTo(4, cut="both"), "cut must be 'end', 'start' or None, got 'both'"),  # type: ignore[arg-type]
+        (lambda: t.Ragged(nested="yes"), "nested must be True or False, got 'yes'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
