@@ -98,7 +98,7 @@ class Loader:
         assign: how the ranks share out the samples of a global batch, which are the same either way. `"rank"`: by their
             positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
             and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
-        bucket_by: a field of arrays whose first axis has any length, or of whole numbers that are lengths: samples of
+        bucket_by: a field of arrays whose first axis has any length, or of integers that are lengths: samples of
             like length make a batch, so that little is padded. Batches come in random order, and ranks take the same
             number of them. See docs/sequences.md.
         max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
@@ -388,7 +388,7 @@ class Loader:
 
         You need no `set_epoch` for another order in each epoch. A running loop continues unchanged, and no longer
         advances the state; one that has delivered nothing yet delivers `epoch` itself. Raises ConfigError unless
-        `epoch` is a whole number of at least 0 and below 2^63; of a weighted mixture, all epochs together have at most
+        `epoch` is an integer of at least 0 and below 2^63; of a weighted mixture, all epochs together have at most
         2^62 samples.
         """
         number, loop = self._state.checked_epoch(epoch), None if self._loop is None else self._loop()

@@ -25,7 +25,7 @@ _FORM: Mapping[str, type] = {
     "bucket_by": str, "bucket_lengths": str, "bucket_size": int, "max_tokens": int,
     "epoch": int, "position": int, "global_batch": int, "sources": str, "turns": list, "since": int, "roles": str,
 }  # fmt: skip
-_KINDS = {int: "a whole number (int)", str: "text", list: "a list"}
+_KINDS = {int: "an integer (int)", str: "a string", list: "a list"}
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
 
@@ -422,7 +422,7 @@ def _checked_form(state: Any) -> Mapping[str, Any]:
                 f"the state's {name} must be {_KINDS[kind]}, got {shown(value)} ({type(value).__name__})"
             )
     if not all(type(turns) is int and 0 <= turns < _LIMIT for turns in state["turns"]):
-        raise StateMismatch(f"the state's turns must be whole numbers, got {shown(state['turns'])}")
+        raise StateMismatch(f"the state's turns must be integers, got {shown(state['turns'])}")
     if not 0 <= state["since"] < _LIMIT:
         raise StateMismatch(f"the state's since must be a position, got {shown(state['since'])}")
     return state

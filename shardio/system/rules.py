@@ -33,7 +33,7 @@ class Range:
 
 
 Count: TypeAlias = Annotated[int, Range(1)]
-"""A whole number of at least 1."""
+"""An integer of at least 1."""
 Positive: TypeAlias = Annotated[float, Range(0, above=True)]
 """A number above 0."""
 Share: TypeAlias = Annotated[float, Range(0, 1)]
@@ -45,7 +45,7 @@ def whole_number(value: int, name: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
+        raise ConfigError("{} must be an integer, got {!r}", Option(name), value) from None
     if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
         raise ConfigError("{} must have at most {} bits, got a number of {}", Option(name), _MOST_BITS, bits)
     return number
@@ -100,5 +100,5 @@ def _broken(value: object, kind: Any) -> str | None:
         return None
     if base is int:
         too_high = right and value >= allowed.high
-        return f"below {allowed.high}" if too_high else f"a whole number of at least {allowed.low}"
+        return f"below {allowed.high}" if too_high else f"an integer of at least {allowed.low}"
     return f"a number in {'(' if allowed.above else '['}{allowed.low}, {allowed.high})"

@@ -45,6 +45,6 @@ def shown(value: Any) -> str:
     """Return a value for a message, in at most 80 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no whole numbers of more than 4300 digits
+    except ValueError:  # Python writes no integers of more than 4300 digits
         text = f"a huge {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."

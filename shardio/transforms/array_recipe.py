@@ -186,7 +186,7 @@ class ArrayRecipe:
             if isinstance(transform, ToInt64):
                 if dtype.kind not in "iu" or normalize is not None:
                     found = "floats" if normalize is not None else dtype
-                    raise ConfigError(f"transform {position}: ToInt64 takes whole numbers, got {found}")
+                    raise ConfigError(f"transform {position}: ToInt64 takes integers, got {found}")
                 whole = True
             elif isinstance(transform, ToFloat | Normalize):
                 if dtype.kind == "c":

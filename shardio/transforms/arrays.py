@@ -219,7 +219,7 @@ class RandomWindow:
             sample without the field, or masked, has 0.
 
     Raises:
-        ConfigError: if `n` is no whole number of at least 1. The loader raises it for arrays of one shape that have
+        ConfigError: if `n` is no integer of at least 1. The loader raises it for arrays of one shape that have
             fewer entries.
     """
 
@@ -264,14 +264,14 @@ def _as_size(value: int | Sequence[int]) -> int | Size:
     except TypeError:
         size = ()
     if not size or np.min(size) < 1:
-        raise ConfigError(f"size must be whole numbers of at least 1, got {value!r}")
+        raise ConfigError(f"size must be integers of at least 1, got {value!r}")
     return size
 
 
 def _as_axes(value: int | Sequence[int]) -> tuple[int, ...]:
     axes = tuple(value) if isinstance(value, Iterable) else (value,)
     if not axes or any(not isinstance(a, int) or a >= 0 for a in axes) or len(set(axes)) != len(axes):
-        raise ConfigError(f"axes must be different whole numbers below 0, counted from the end, got {value!r}")
+        raise ConfigError(f"axes must be different integers below 0, counted from the end, got {value!r}")
     return axes
 
 

@@ -43,7 +43,7 @@ class _BetaMixing:
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_classes, int) or self.num_classes < 1:
-            raise ConfigError(f"num_classes must be a whole number of at least 1, got {self.num_classes!r}")
+            raise ConfigError(f"num_classes must be an integer of at least 1, got {self.num_classes!r}")
         if not 0 < self.alpha < math.inf:
             raise ConfigError(f"alpha must be above 0, got {self.alpha!r}")
 

@@ -208,7 +208,7 @@ def _check_erasing(erasing: RandomErasing, position: int, channels: int, largest
     if largest is not None and any(number not in range(largest + 1) for number in values):
         where = " before ToFloat and Normalize" if largest == _LARGEST_BYTE else " for a mask"
         raise ConfigError(
-            f"transform {position}: RandomErasing's value must be whole numbers from 0 to {largest}{where}, "
+            f"transform {position}: RandomErasing's value must be integers from 0 to {largest}{where}, "
             f"got {erasing.value}"
         )
 

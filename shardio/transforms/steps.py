@@ -33,7 +33,7 @@ PILLOW_HUES_ONE_LESS = np.isin(
     np.arange(256),
     [*range(1, 32), *range(88, 105, 4), *range(129, 150, 2), *range(153, 174, 4), 176, 184, *range(177, 210, 4)],
 )
-"""Hues that are whole numbers in exact arithmetic and one less in Pillow's, by its rounding errors; bool [256]."""
+"""Hues that are integers in exact arithmetic and one less in Pillow's, by its rounding errors; bool [256]."""
 
 BLACK: Final = 0
 MEAN_GREY: Final = 1

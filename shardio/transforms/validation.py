@@ -13,7 +13,7 @@ def as_pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
     """Return two integers of at least 1; a single one stands for both."""
     pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or any(not isinstance(v, int) or v < 1 for v in pair):
-        raise ConfigError(f"{name} must be one or two whole numbers of at least 1, got {value!r}")
+        raise ConfigError(f"{name} must be one or two integers of at least 1, got {value!r}")
     return pair
 
 

@@ -148,13 +148,13 @@ def test_functions_and_transforms_of_ones_own(data: Path, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ranks": 0}, "ranks must be a whole number of at least 1, got 0"),
+        ({"ranks": 0}, "ranks must be an integer of at least 1, got 0"),
         ({"step_time": -1.0}, r"step_time must be a number in \[0, inf\), got -1\.0"),
         ({"seconds": 0}, r"seconds must be a number in \(0, inf\), got 0"),
         ({"emulate": "resnet50-tpu"}, "emulate must be one of unet3d-b200, .*, got 'resnet50-tpu'"),
         ({"engine": "gpu"}, "engine must be 'auto', 'cpu'"),
         ({"batch_size": 1000}, "24 samples fill no global batch"),
-        ({"image_size": 0}, "image_size must be a whole number of at least 1, got 0"),
+        ({"image_size": 0}, "image_size must be an integer of at least 1, got 0"),
         ({"transforms": "resize"}, "transforms must be one of none, train, evaluate or 'module:name', got 'resize'"),
         ({"transforms": "no_such_module:f"}, "transforms 'no_such_module:f': there is no module 'no_such_module'"),
         ({"map": "json:no_such"}, "map 'json:no_such': module 'json' has no 'no_such'"),

@@ -164,7 +164,7 @@ def test_show_batches(dataset: Path, tmp_path: Path) -> None:
         (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "--shard-size must be a size", 2),
         (("convert", "imagefolder", ".", "out", "--to", "memory"), "'memory' is not one of 'tar', 'hdf5', 'lmdb'", 2),
         (("bench", "nowhere", "--threads", "x"), "--threads must be auto or an integer, got 'x'", 2),
-        (("bench", "nowhere", "--image-size", "0"), "--image-size must be a whole number of at least 1, got 0", 2),
+        (("bench", "nowhere", "--image-size", "0"), "--image-size must be an integer of at least 1, got 0", 2),
         (("bench", "nowhere", "--json", "no/x.json"), "--json must be a file in a writable folder, got no/x.json", 2),
         (("bench", "nowhere", "--html", "a/x.png/y"), "--html must be a file in a writable folder, got a/x.png/y", 2),
         (("bench", "a", "--find-limit", "--storage"), "--find-limit takes no --storage: run the command once", 2),

@@ -307,7 +307,7 @@ def test_an_error_comes_in_its_batchs_turn() -> None:
         (BY_SIZE | {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         (BY_TOKENS | {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         (BY_TOKENS | {"max_tokens": 1 << 70}, r"max_tokens must be below 2\^62, got 1180591620717411303424"),
-        (BY_TOKENS | {"max_tokens": "16k"}, "max_tokens must be a whole number, got '16k'"),
+        (BY_TOKENS | {"max_tokens": "16k"}, "max_tokens must be an integer, got '16k'"),
         (BY_TOKENS | {"assign": "node"}, "assign must be 'rank' with bucket_by: .*, got 'node'"),
         (BY_SIZE | {"bucket_by": "nothing"}, "no field 'nothing'"),
         (BY_SIZE | {"bucket_by": 3}, "bucket_by must be the name of a field, got 3"),
@@ -348,7 +348,7 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
     ],
 )
 def test_what_is_no_length_is_refused(values: list[Any], dtype: Any, message: str) -> None:
-    """Lengths are whole numbers that arrays may have."""
+    """Lengths are integers that arrays may have."""
     data = shardio.from_samples([{"length": value} for value in values], {"length": dtype})
     with pytest.raises(ConfigError, match=message):
         load(data, **BY_TOKENS)

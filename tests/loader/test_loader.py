@@ -340,14 +340,14 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
     ("state", "message"),
     [
         *[(state, "must be a mapping with version, digest") for state in (None, ["epoch", 0], "state")],
-        *[({"epoch": epoch}, "the state's epoch must be a whole number") for epoch in (None, True, 1.0)],
-        ({"epoch": np.int64(1)}, r"the state's epoch must be a whole number \(int\), got .*1.* \(int64\)"),
+        *[({"epoch": epoch}, "the state's epoch must be an integer") for epoch in (None, True, 1.0)],
+        ({"epoch": np.int64(1)}, r"the state's epoch must be an integer \(int\), got .*1.* \(int64\)"),
         ({"epoch": -1}, "not a position in an epoch: epoch -1, position 0"),
         ({"epoch": 10**5000}, "epoch a huge int"),  # which Python does not write
         ({"position": 13}, "not a position in an epoch of 12"),
-        ({"position": np.zeros(3)}, "the state's position must be a whole number"),
+        ({"position": np.zeros(3)}, "the state's position must be an integer"),
         ({"seed": 10**5000}, "the state's seed is a huge int, this loader's is 0"),
-        ({"digest": 7}, "the state's digest must be text"),
+        ({"digest": 7}, "the state's digest must be a string"),
         ({"version": True}, "the state's version is True, this loader's is 3"),
         ({"rank": 3}, "not a loader's state: it has 'rank'"),
         ({5: 3}, "not a loader's state: it has 5"),
@@ -416,8 +416,8 @@ def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         ({"tail": "keep"}, "tail must be 'drop' or 'pad', got 'keep'"),
         ({"shuffle": "all"}, "shuffle must be 'global', 'block' or None, got 'all'$"),
         ({"shuffle": False}, "got False; 'global' stands for True, None for False"),
-        ({"threads": 0}, "threads must be 'auto' or a whole number of at least 1, got 0"),
-        ({"prefetch": "2"}, "prefetch must be 'auto' or a whole number of at least 1, got '2'"),
+        ({"threads": 0}, "threads must be 'auto' or an integer of at least 1, got 0"),
+        ({"prefetch": "2"}, "prefetch must be 'auto' or an integer of at least 1, got '2'"),
         ({"timeout": float("inf")}, "timeout must be a number of seconds above 0, got inf"),
         ({"fields": ["nope"]}, "no field 'nope'"),
         ({"transforms": {"label": TRAIN}}, "transforms for 'label', but the image fields"),
@@ -541,7 +541,7 @@ def test_numpy_numbers_are_numbers() -> None:
     loader.set_epoch(np.int64(2))
     assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 3, 2).indices(0, 4).tolist()
     for wrong in ({"seed": 1.5}, {"batch_size": "4"}, {"device": "foo"}):
-        with pytest.raises(ConfigError, match=r"must be a whole number|device"):
+        with pytest.raises(ConfigError, match=r"must be an integer|device"):
             load(numbers(20), **wrong)
     for epoch in (1.0, -1):
         with pytest.raises(ConfigError, match="epoch must be"):

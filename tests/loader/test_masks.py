@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[list[Transform], str]] = {
     "nested": ([shardio.RandomApply([shardio.GaussianBlur(3)])], "which GaussianBlur would change"),
     "floats": ([shardio.ToFloat()], "which ToFloat would change"),
     "an array's": ([shardio.RandomAxisFlip(0)], "must be a shardio image transform"),
-    "no number": ([shardio.RandomErasing(value=-1)], "RandomErasing's value must be whole numbers from 0 to 65535"),
+    "no number": ([shardio.RandomErasing(value=-1)], "RandomErasing's value must be integers from 0 to 65535"),
     "colours to erase": ([shardio.RandomErasing(value=(1, 2, 3))], "must have 1 or 1 numbers"),
 }
 

@@ -123,7 +123,7 @@ def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
     [
         ({"mixing": MixUp(5), "transforms": BYTES}, "MixUp needs images that are floats"),
         ({"mixing": MixUp(5), "transforms": [shardio.ToFloat()]}, "images one size"),
-        ({"mixing": MixUp(5), "fields": ["image"]}, "needs a field 'label' of whole numbers; there are image .image"),
+        ({"mixing": MixUp(5), "fields": ["image"]}, "needs a field 'label' of integers; there are image .image"),
         ({"mixing": CutMix(5), "fields": ["label"], "transforms": None}, "exactly one image field"),
         ({"mixing": [MixUp(5), CutMix(6)]}, "one number of classes"),
         ({"mixing": [print]}, "number 0 is <built-in"),

@@ -183,13 +183,13 @@ def test_turns_of_other_sources() -> None:
         ({"turns": [52, 0]}, "cannot have come to"),
         ({"turns": [41, 11, 0]}, "cannot have come to"),
         ({"turns": []}, "cannot have come to"),
-        ({"turns": [41, -11]}, r"turns must be whole numbers, got \[41, -11\]"),
-        ({"turns": [41, True]}, "turns must be whole numbers"),
+        ({"turns": [41, -11]}, r"turns must be integers, got \[41, -11\]"),
+        ({"turns": [41, True]}, "turns must be integers"),
         ({"turns": {"a": 41}}, "turns must be a list, got"),
         ({"since": -1}, "since must be a position, got -1"),
         ({"since": 53}, "cannot have come to"),
         ({"since": 2**62}, "cannot have come to"),
-        ({"sources": 3}, "sources must be text, got 3"),
+        ({"sources": 3}, "sources must be a string, got 3"),
     ],
 )
 def test_states_that_are_none(changes: dict[str, Any], message: str) -> None:

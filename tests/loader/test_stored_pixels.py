@@ -196,7 +196,7 @@ def test_alpha_is_kept(tmp_path: Path, container: str, size: tuple[int, int] | N
         ({"resize": (8, 8)}, "resize goes with store_pixels"),
         ({"keep_alpha": True}, "keep_alpha goes with store_pixels"),
         ({"store_pixels": True, "max_pixels": 99}, "store_pixels stores no image files"),
-        ({"store_pixels": True, "resize": (0, 8)}, "resize must be one or two whole numbers of at least 1"),
+        ({"store_pixels": True, "resize": (0, 8)}, "resize must be one or two integers of at least 1"),
     ],
 )
 def test_options_that_contradict(tmp_path: Path, options: dict[str, Any], message: str) -> None:

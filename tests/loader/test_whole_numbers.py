@@ -90,8 +90,8 @@ def test_a_list_and_a_torch_dataset() -> None:
 @pytest.mark.parametrize(
     ("fields", "transforms", "message"),
     [
-        ({"x": ("float32", (3,))}, TO_INT64, "for 'x': transform 0: ToInt64 takes whole numbers, got float32"),
-        ({"x": {"kind": "array", "dtype": "bool"}}, TO_INT64, "ToInt64 takes whole numbers, got bool"),
+        ({"x": ("float32", (3,))}, TO_INT64, "for 'x': transform 0: ToInt64 takes integers, got float32"),
+        ({"x": {"kind": "array", "dtype": "bool"}}, TO_INT64, "ToInt64 takes integers, got bool"),
         ({"x": ("uint16", (3,))}, [shardio.ToFloat(), *TO_INT64], "transform 1: ToInt64 takes .*, got floats"),
         ({"x": ("uint16", (3,))}, [*TO_INT64, shardio.ToFloat()], "transform 1: ToFloat must come before ToInt64"),
         ({"x": "int32"}, [shardio.ToFloat()], "transforms for 'x', .* scalars take only ToInt64"),

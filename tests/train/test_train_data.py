@@ -156,7 +156,7 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),  # a bool is not a count
+        ({"epochs": True}, "epochs must be an integer of at least 1, got True"),  # a bool is not a count
         ({"momentum": 1.0}, "momentum must be a number in [0, 1), got 1.0"),
         ({"warmup_epochs": 2.5, "epochs": 2}, "warmup_epochs must be at most epochs (2), got 2.5"),
         ({"lr_decay_factor": 1}, "lr_decay_factor must be a number in (0, 1), got 1"),
@@ -167,7 +167,7 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         ({"train": ""}, "train must be a path, got ''"),
         ({"output": None}, "output must be a path, got None"),
         ({"device": "meta"}, "device must be 'cpu', 'cuda' or None, got 'meta'"),  # which torch knows
-        ({"local_sgd_period": 1}, "local_sgd_period must be a whole number of at least 2, got 1"),
+        ({"local_sgd_period": 1}, "local_sgd_period must be an integer of at least 2, got 1"),
         ({"local_sgd_period": 8, "hook": "bf16"}, "local_sgd_period goes with hook='none' only, got 'bf16'"),
         (
             {"local_sgd_period": 8, "precision": "fp16"},

@@ -162,7 +162,7 @@ def recipe_of(*transforms: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomResizedCrop(0), "size must be one or two whole numbers of at least 1, got 0"),
+        (lambda: RandomResizedCrop(0), "size must be one or two integers of at least 1, got 0"),
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio must be"),  # no width
         (lambda: Resize(8, interpolation="area"), "got 'area'"),  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: recipe_of(Normalize((0.5, 0.5), 1)), "1 or 3 numbers, got 2"),
         (lambda: recipe_of(ToFloat(), CenterCrop(8)), "CenterCrop must come before"),
         (lambda: recipe_of(RandomErasing(value=(1, 2))), "must have 1 or 3 numbers"),
-        (lambda: recipe_of(RandomErasing(value=300)), "whole numbers from 0 to 255 before"),
+        (lambda: recipe_of(RandomErasing(value=300)), "integers from 0 to 255 before"),
         (lambda: recipe_of(RandomErasing(value=0.5), ToFloat()), r"before ToFloat .* got \(0.5,"),
         (lambda: recipe_of(RandomApply([RandomErasing(value=-1)])), "from 0 to 255 before"),
         (lambda: recipe_of(MixUp(5)), "transform 0: MixUp goes to mixing="),
@@ -188,7 +188,7 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: GaussianBlur(4), "kernel_size must be odd, got 4"),
         (lambda: RandomRotation((30, 10)), "degrees must be"),
         (lambda: RandomCrop(8, padding=-1), "padding must be"),
-        (lambda: MixUp(0), "num_classes must be a whole number of at least 1, got 0"),
+        (lambda: MixUp(0), "num_classes must be an integer of at least 1, got 0"),
         (lambda: CutMix(5, alpha=0), "alpha must be above 0, got 0"),
         (lambda: Normalize(0, 1, torch.float64), "dtype must be one of .*, got torch.float64"),  # type: ignore[arg-type]
         (lambda: ToFloat(np.int8), "dtype must be one of .*, got <class 'numpy.int8'>"),  # type: ignore[arg-type]
@@ -199,15 +199,15 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: t.FillMissing(math.nan), "value must be a finite number"),
         (lambda: t.FillMissing(mask=1), "mask must be True or False, got 1"),  # type: ignore[arg-type]
         (lambda: t.FillMissing(missing="nan"), "missing must be a number, or several, got 'nan'"),  # type: ignore[arg-type]
-        (lambda: t.RandomSpatialCrop(0), "size must be whole numbers of at least 1, got 0"),
-        (lambda: t.RandomAxisFlip(axes=(1,)), "axes must be different whole numbers below 0"),
-        (lambda: t.RandomAxisFlip(axes=np.zeros((2, 1))), "axes must be different whole numbers below 0"),  # type: ignore[arg-type]
+        (lambda: t.RandomSpatialCrop(0), "size must be integers of at least 1, got 0"),
+        (lambda: t.RandomAxisFlip(axes=(1,)), "axes must be different integers below 0"),
+        (lambda: t.RandomAxisFlip(axes=np.zeros((2, 1))), "axes must be different integers below 0"),  # type: ignore[arg-type]
         (lambda: t.RandomAxisFlip((-1, -2)), r"p must be a probability in \[0, 1\], got \(-1, -2\)"),  # type: ignore[arg-type]
         (lambda: t.RandomRotate90(axes=-1), "axes must be two"),  # type: ignore[arg-type]
         (lambda: t.RandomWindow(0), "n must be at least 1, got 0"),
         (lambda: t.RandomWindow(3, offset="yes"), "offset must be True or False, got 'yes'"),  # type: ignore[arg-type]
         (lambda: t.PadTo(0), "length must be at least 1, got 0"),
-        (lambda: t.PadTo(2.5), "length must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        (lambda: t.PadTo(2.5), "length must be an integer, got 2.5"),  # type: ignore[arg-type]
         (lambda: t.PadTo(multiple_of=0), "multiple_of must be at least 1"),
         (lambda: t.PadTo(value="a"), "value must be a number, got 'a'"),  # type: ignore[arg-type]
         (lambda: t.PadTo(side="top"), "side must be 'right' or 'left', got 'top'"),  # type: ignore[arg-type]

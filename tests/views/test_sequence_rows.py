@@ -247,7 +247,7 @@ def test_rows_are_told() -> None:
     [
         (lambda data: data.cut("n", 8), r"rows are made of documents, .*'n' is scalar, int64; there are tokens \("),
         (lambda data: data.cut("other", 8), "no field 'other'"),
-        (lambda data: data.cut("tokens", 0), "length must be a whole number of at least 1, got 0"),
+        (lambda data: data.cut("tokens", 0), "length must be an integer of at least 1, got 0"),
         (lambda data: data.packed("tokens", 1 << 31), "length must be below 2147483648"),
         (lambda data: data.packed("tokens", 8, value=0.5), "value must be one that int64 holds, got 0.5"),
         (lambda data: data.packed("tokens", 8, value=float("nan")), "value must be a number below 2"),

@@ -66,7 +66,7 @@ def test_shares_that_groups_cannot_keep_are_told() -> None:
         ({"a": 1.5}, {}, "above 0 and at most 1"),
         ({"a": 0.8, "b": 0.3}, {}, "add up to at most 1"),
         ({"a": "0.5"}, {}, "numbers by name, got 'a': '0.5'"),
-        ({"a": 0.5}, {"seed": 0.5}, "seed must be a whole number, got 0.5"),
+        ({"a": 0.5}, {"seed": 0.5}, "seed must be an integer, got 0.5"),
         ({"a": 0.9, "b": 0.1}, {"by": "text"}, "sample 1 has no 'text'; choose with where"),
         ({"a": 0.9, "b": 0.1}, {"by": "missing"}, "no field 'missing'"),
         ({"a": 0.999, "b": 0.001}, {"by": "n"}, "none is left for 'b'"),

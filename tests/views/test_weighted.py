@@ -137,7 +137,7 @@ def test_an_epoch_of_more_samples_than_float64_counts() -> None:
 @pytest.mark.parametrize(
     ("weigh", "message"),
     [
-        (lambda ds: ds.weighted("w", samples=2.5), "samples must be a whole number, got 2.5"),
+        (lambda ds: ds.weighted("w", samples=2.5), "samples must be an integer, got 2.5"),
         (lambda ds: ds.weighted([1, 2]), r"weights must be 4 numbers, one for each sample, got \[2\] of int64"),
         (lambda ds: ds.weighted([1, -1, 1, 1]), "weights must be finite and at least 0, got -1 for sample 1"),
         (lambda ds: ds.weighted([1, 1, np.nan, 1]), "got nan for sample 2"),

@@ -280,10 +280,10 @@ def test_damage_is_told_with_window_and_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 0}, "length must be a whole number of at least 1, got 0"),
-        ({"length": 2, "stride": 0}, "stride must be a whole number of at least 1, got 0"),
+        ({"length": 0}, "length must be an integer of at least 1, got 0"),
+        ({"length": 2, "stride": 0}, "stride must be an integer of at least 1, got 0"),
         ({"length": 1, "stride": 1 << 31}, "stride must be below 2147483648, got 2147483648"),
-        ({"length": 2, "step": 1.5}, "step must be a whole number of at least 1, got 1.5"),
+        ({"length": 2, "step": 1.5}, "step must be an integer of at least 1, got 1.5"),
         ({"length": 2, "within": "volume"}, "within must be 'file', 'dataset' or a field that is a scalar or text"),
         ({"length": 2, "within": 3}, "within must be 'file', 'dataset' or the name of a field, got 3"),
         ({"length": 2, "within": "missing"}, "no field 'missing'"),

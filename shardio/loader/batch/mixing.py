@@ -55,7 +55,7 @@ def mixing_spec(
         return None
     label = fields.get(LABEL)
     if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-        raise ConfigError(f"mixing needs a field {LABEL!r} of whole numbers; there are {describe_fields(fields)}")
+        raise ConfigError(f"mixing needs a field {LABEL!r} of integers; there are {describe_fields(fields)}")
     if len(recipes) != 1:
         raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
     ((image, recipe),) = recipes.items()

@@ -62,7 +62,7 @@ class WorkerOptions:
             except TypeError:
                 count = 0
             if count < 1:
-                raise ConfigError("{} must be 'auto' or a whole number of at least 1, got {!r}", Option(name), value)
+                raise ConfigError("{} must be 'auto' or an integer of at least 1, got {!r}", Option(name), value)
             object.__setattr__(self, name, count)
 
     def count(self, local_size: int) -> int:
