@@ -97,7 +97,7 @@ class PieceTable:
         return int(self._header["words"][0])
 
     def add_words(self, folder: Directory, words: int) -> None:
-        """Take the space for as many words of leases in the table's file, which is in `folder`."""
+        """Take the space for as many words of leases in the table's file, in `folder`."""
         descriptor = folder.open(self.path.name, os.O_RDWR)
         try:
             portable.allocate(descriptor, _taken(len(self.state), words))

@@ -14,8 +14,8 @@ _CHOICE = 4  # times what is to be evicted must be there to choose from
 def choose(objects: Iterable[CachedObject], count: int, alive: NDArray[np.uint64], *, also_expected: bool) -> Parts:
     """Choose pieces that nobody needs.
 
-    Pieces that were used last go first: an epoch needs each once, so what was just read is needed last of all. Those of
-    objects that nobody has open go before them, the oldest first.
+    Pieces of objects that nobody has open go first, beginning with the oldest. Then the pieces that were used last: an
+    epoch needs each once, so what was just read is needed last of all.
 
     Args:
         objects: objects of the cache; only as many are looked at as it takes.

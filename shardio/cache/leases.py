@@ -42,12 +42,12 @@ def take(folder: Directory) -> Lease | None:
 
 
 def as_words(bits: int) -> NDArray[np.uint64]:
-    """Return bits of leases as they stand in columns: uint64 [WORDS]."""
+    """Return bits of leases as columns have them: uint64 [WORDS]."""
     return np.array([bits >> 64 * word & 0xFFFF_FFFF_FFFF_FFFF for word in range(WORDS)], np.uint64)
 
 
 def as_bits(words: NDArray[np.uint64]) -> int:
-    """Return the bits of leases that stand in words."""
+    """Return the bits of leases in words."""
     return sum(int(word) << 64 * place for place, word in enumerate(words))
 
 

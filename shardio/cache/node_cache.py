@@ -151,8 +151,8 @@ class NodeCache:
     Threads may share it; a forked process has a lease of its own, and holds nothing at first.
 
     Args:
-        folder: the folder, which is made if there is none; see `private_place`. All processes of this user that use it
-            share what is in it.
+        folder: the folder, made if there is none; see `private_place`. All processes of this user that use it share
+            what is in it.
         limit: the most bytes of pieces. Where processes differ, the smallest limit of those alive holds for all; where
             the disk has room for less, what it has room for.
 
@@ -278,7 +278,7 @@ class NodeCache:
 
     @_off_main_thread
     def object(self, group: str, name: str, size: int | None) -> CachedObject:
-        """Return an object of the cache, which is made if it is new.
+        """Return an object of the cache; make it if it is new.
 
         Args:
             group: the folder of the object and its neighbours.
@@ -384,7 +384,7 @@ class NodeCache:
                 self._state["used"] -= one.drop(mine)
 
     def learn_etag(self, one: CachedObject, etag: str, before: str | None = None) -> None:
-        """Note the ETag of an object that had `before`, which is None where it was made, unless another process has."""
+        """Note the ETag of an object that had `before` (None for a new object), unless another process has."""
         with self._changing():
             if one.table.etag == before:
                 one.table.etag = etag

@@ -52,7 +52,7 @@ def private_place(folder: Path) -> Path:
 
 
 def _is_private(folder: Directory) -> bool:
-    """Whether a folder is this user's alone, or can be closed to others without shutting them out of anything else."""
+    """Return whether a folder is this user's alone, or can be closed to others without cost to them."""
     status = folder.status()
     if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         return False
@@ -88,7 +88,7 @@ def no_part(error: ConfigError) -> CacheError:
 
 @contextmanager
 def refusing_links() -> Iterator[None]:
-    """Raise the error of `no_part` for whatever a `Directory` refuses below the folder of a cache."""
+    """Raise the error of `no_part` for any error of a `Directory` below the folder of a cache."""
     try:
         yield
     except ConfigError as error:
@@ -108,7 +108,7 @@ def lasting_path(folder: Directory) -> Path:
 
 
 def _stays(above: Path) -> bool:
-    """Whether only root and this user can rename or replace what they have in a folder."""
+    """Return whether only root and this user can rename or replace what they have in a folder."""
     status = os.stat(above)
     own_only = bool(status.st_mode & stat.S_ISVTX) or not status.st_mode & _OTHERS_WRITE
     return own_only and status.st_uid in (0, os.geteuid())

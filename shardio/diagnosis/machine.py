@@ -111,7 +111,7 @@ def _gpus() -> list[Finding]:
 
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         names = [torch.cuda.get_device_name(number) for number in range(count)]
-    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # software() tells why torch does not load
+    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # software() reports why torch does not load
         return [Finding("GPU", "broken", f"{version or 'no driver'}; torch: {error}", "see PyTorch above")]
     if names:
         return [Finding(f"GPU {number}", "ok", f"{name}, {version}") for number, name in enumerate(names)]

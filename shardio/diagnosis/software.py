@@ -126,6 +126,6 @@ def _broken(package: Package, error: BaseException | None) -> Finding:
 
 
 def _is_absent(module: str, error: BaseException | None) -> bool:
-    """Whether an import failed because the module itself, or a package around it, is not installed."""
+    """Return whether an import failed because the module itself, or a package around it, is not installed."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return name is not None and f"{module}.".startswith(f"{name}.")

@@ -24,7 +24,7 @@ from .machine import Finding, memory
 
 _SMALL_REQUESTS = 5
 _LARGE_REQUEST = 16_000_000  # bytes
-_LEAST = 1_000_000  # bytes that tell a rate
+_LEAST = 1_000_000  # bytes to measure a rate by
 _FILES, _THREADS, _SECONDS = 16, 8, 0.6  # for each of the rates of disks
 _WRITTEN = 128_000_000  # bytes, to the folder of a cache
 _WORTH = 1.5  # times as fast
@@ -84,7 +84,7 @@ def _disks(dataset: Path, loaded: manifest.Manifest, access: StoreAccess) -> lis
     chosen = random.Random(0).sample(range(len(names)), min(_FILES, len(names)))
     files = [path for path in (dataset / names[number] for number in chosen) if path.is_file()]
     if sum(path.stat().st_size for path in files) < _LEAST:
-        return []  # too little to tell a rate
+        return []  # too little to measure a rate
     size = int(loaded.shards.bytes.sum()) / max(1, loaded.samples)
     try:
         slow = file_rates(files, size, threads=_THREADS, seconds=_SECONDS)

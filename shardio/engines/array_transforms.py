@@ -29,7 +29,7 @@ _SAFE = {"float32": 1e38, "bfloat16": 1e38, "float16": 6e4}
 """Magnitudes well below the largest of each dtype, whatever is rounded."""
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""The dtypes as which torch moves those of which it cannot reverse an axis."""
+"""Dtypes that torch cannot reverse along an axis, and the dtype to view each as."""
 
 
 def delivered_dtype(recipe: ArrayRecipe, stored: np.dtype[Any]) -> np.dtype[Any]:

@@ -33,7 +33,7 @@ from .size_preserving_steps import carry_out
 Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
 """Image files, or the pixels of images of one size, [n, height, width, channels]."""
 Failed: TypeAlias = dict[int, BadSample] | None
-"""Receives the errors of images that cannot be decoded, by place; with None the first of these errors is raised."""
+"""Receives the errors of images that cannot be decoded, by position; with None the first of these errors is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ class CpuEngine:
             sizes: their heights and widths in pixels, int32 [n, 2]; of upright images with `orientations`.
             steps: the steps of `Recipe.steps`, with a row per image.
             out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
-            orientations: the EXIF orientations of image files, which are rotated upright; None keeps all as stored.
-            failed: receives the errors of images that cannot be decoded, by place; their results mean nothing.
+            orientations: the EXIF orientations of image files, to rotate them upright; None keeps all as stored.
+            failed: receives the errors of images that cannot be decoded, by position; their results mean nothing.
 
         Returns:
             None with `out`, else a list of one array per image.

@@ -1,7 +1,7 @@
 """A recipe's steps as a graph of DALI's operators. Only the DALI engine imports this module.
 
 The graph has one input for the encoded files and one for each array of each step. Its structure follows the steps'
-types, which are the same for all batches of a recipe; each batch feeds its own arrays.
+types, the same for all batches of a recipe; each batch feeds its own arrays.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +84,7 @@ def inputs(steps: Sequence[Step], sizes: Sizes, channels: int) -> Arrays:
 def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tuple[str, NDArray[Any]]]:
     match step:
         case Crop(boxes, known_inside) if first:
-            # The decoder accepts only regions inside of the image; a slice after it adds what lies outside.
+            # The decoder accepts only regions inside the image; a slice after it adds what is outside.
             regions = clip_boxes(boxes, sizes)
             yield from (("start", regions[:, :2]), ("shape", regions[:, 2:]))
             if not known_inside:

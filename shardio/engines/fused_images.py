@@ -139,8 +139,8 @@ class FusedImages:
         Each `out` is [n, height, width, channels], or of floats [n, channels, height, width]. With `orientations`, the
         steps are of upright images. A file whose crops are near each other is decoded once, the region around them.
 
-        Returns, for each that is wanted, the rows that it leaves to another decoder: it does not tell files of other
-        kinds from damaged ones. A file takes too long beyond `current_limit()` seconds of processor time.
+        Returns, for each that is wanted, the rows that it leaves to another decoder: it does not distinguish files of
+        other kinds from damaged ones. A file takes too long beyond `current_limit()` seconds of processor time.
         """
         addresses, lengths, owner = buffer_addresses(data)
         transpositions = None if orientations is None else _TRANSPOSITION_BITS[orientations]

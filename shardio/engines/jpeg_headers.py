@@ -1,6 +1,6 @@
 """Inspection of JPEG headers: which files every decoder accepts, and which a tag rotates.
 
-A file that is refused stops a whole-batch engine.
+A file that an engine for whole batches refuses stops its whole batch.
 """
 
 import ctypes

@@ -124,7 +124,7 @@ class NvImageCodecEngine(BatchEngine):
         fused = fuse(steps[:cut], sizes)
         fused = fused if fused is not None and fused.inside else None
         first = steps[0].boxes if steps and isinstance(steps[0], Crop) else np.concatenate((sizes * 0, sizes), axis=1)
-        # The regions to decode. A fused one lies inside of its image, others may not.
+        # The regions to decode. A fused one is inside its image, others may not be.
         boxes = clip_boxes(first if fused is None else fused.regions, sizes)
         decoded, failed = self._decode(encoded, sizes, boxes)
         if fused is not None:
@@ -195,7 +195,7 @@ def _create_decoder(
 
 
 def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArray[np.int32]) -> torch.Tensor:
-    """Carry out steps that change the size on one image, of which `region` has been decoded."""
+    """Carry out steps that change the size on the decoded `region` of one image."""
     planes = image.permute(2, 0, 1)
     top, left = region[:2].tolist()
     for step in steps:

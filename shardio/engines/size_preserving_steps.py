@@ -1,6 +1,6 @@
 """Steps that preserve the size of images, carried out on a batch in one call, without the GIL (`native/steps.c`).
 
-Where the compiled part is missing, torch makes the same bytes; those of `Blur` are nearly the same.
+Without the compiled part, torch makes the same bytes; those of `Blur` are nearly the same.
 """
 
 import ctypes

@@ -272,14 +272,14 @@ def _equalize(images: Tensor) -> Tensor:
 
 
 def _mirrored(side: int, reach: int) -> NDArray[np.int64]:
-    """Return the pixels of a row of `side` pixels extended by `reach` on both ends, mirrored as often as needed."""
+    """Return the pixels of a row of `side` pixels extended by `reach` on both ends, reflected as often as needed."""
     period = max(1, 2 * (side - 1))
     positions = np.arange(-reach, side + reach) % period
     return np.minimum(positions, period - positions) if side > 1 else np.zeros_like(positions)
 
 
 def _filter(planes: Tensor, kernels: Tensor) -> Tensor:
-    """Filter each image with its own kernel, [B, height, width]; borders are mirrored."""
+    """Filter each image with its own kernel, [B, height, width]; borders are reflected."""
     count, channels, height, width = planes.shape
     rows, columns = kernels.shape[1:]
     down, across = (_mirrored(side, reach // 2) for side, reach in ((height, rows), (width, columns)))

@@ -31,7 +31,7 @@ Levels: TypeAlias = NDArray[Any]
 _PIECE = 1 << 10
 """Bytes of a progressive JPEG that Pillow decodes between two looks at the time: its scans may be short."""
 _GREY, _RGB = 0, 2  # colour types of PNG
-_SCALED_BY_PILLOW = {2: 85, 4: 17}  # the factor by which it brings grey levels of so many bits to 0..255
+_SCALED_BY_PILLOW = {2: 85, 4: 17}  # its factor from grey levels of so many bits to 0..255
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes, by channels."""
 _DAMAGE = (OSError, SyntaxError, ValueError, LookupError, struct.error, EOFError, MemoryError)
@@ -48,8 +48,8 @@ _READERS: dict[str, type[ImageFile.ImageFile]] = {
 def decode(data: bytes, channels: int, max_pixels: int = MAX_IMAGE_PIXELS) -> NDArray[np.uint8]:
     """Return the pixels of an image file, uint8 [height, width, channels], as Pillow converts them.
 
-    One channel is grey, three are RGB, four RGBA, in which images without transparency are opaque. Orientation tags are
-    not applied.
+    One channel is grey, three are RGB, four RGBA; images without transparency become opaque. Orientation tags are not
+    applied.
 
     Raises:
         BadSample: if the file does not decode, or has more than `max_pixels` pixels.
@@ -134,8 +134,8 @@ def _decode_plain_png(data: bytes, channels: int) -> NDArray[np.uint8] | None:
     """Return the pixels of a plain PNG, with the compiled part in two thirds of Pillow's time; None for any other PNG.
 
     A plain one has 8 bits per sample, no palette, no transparency, no animation and no interlacing, colours only where
-    they are wanted, and intact pixels. Pillow decides what becomes of any other. It also refuses files for what stands
-    beside their pixels, such as a large profile or a damaged text, which plain ones may hold.
+    they are wanted, and intact pixels. Pillow decides on any other. It also refuses files for data other than their
+    pixels, such as a large profile or a damaged text chunk; plain ones may have these.
     """
     stored = {_GREY: 1, _RGB: 3}.get(data[25], 4)
     if stored > channels or (compressed := _plain_png(data)) is None:
@@ -174,7 +174,7 @@ def _plain_png(data: bytes) -> bytes | None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the name and the content of each chunk of a PNG, the last of which may be cut short."""
+    """Yield the name and the content of each chunk of a PNG; the last one may be cut short."""
     position, content = 8, memoryview(data)
     while position + 8 <= len(data):
         length, name = struct.unpack_from(">I4s", data, position)
@@ -191,7 +191,7 @@ def check_size(size: Sequence[int], stored: Sequence[int]) -> None:
 def check(data: bytes, channels: int, size: tuple[int, int], *, mask: bool = False) -> None:
     """Decode all of an image file, or of a mask's, to find damage.
 
-    With the compiled part, so does libjpeg's warning of lost or senseless data in a JPEG that decodes all the same.
+    With the compiled part, libjpeg's warning of lost or senseless data also counts, although such a JPEG decodes.
 
     Raises:
         BadSample: unless the file is intact and its (height, width) in pixels is `size`.

@@ -1,4 +1,4 @@
-"""Ranks that disagree are told: each compares where its loop begins with where the others' do.
+"""Finds ranks that disagree: each compares the beginning of its loop with the others'.
 
 A rank with another seed, another version of a growing dataset, or a state that only it has loaded would deliver samples
 twice, and leave others out, without a word. So each rank describes the beginning of its loop in the store of

@@ -43,7 +43,7 @@ def refuses_foreign_keywords(function: Callable[_P, None]) -> Callable[_P, None]
 
 
 def torch_device(device: torch.device | str | None, to: To) -> torch.device:
-    """Return the device, which is the host for None, for batches of tensors or arrays.
+    """Return the device for batches of tensors or arrays; the host for None.
 
     Raises ConfigError if torch does not know the device, or finds no GPU, and for arrays on another one than the host.
     """

@@ -1,4 +1,4 @@
-"""The order that a loader cuts into batches: one of samples, or of buckets, which are batches of similar lengths."""
+"""The order that a loader cuts into batches: one of samples, or of buckets (batches of similar lengths)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ class BatchingOptions:
 def _delivered(stored: NDArray[Any], by: str, spec: BatchSpec) -> tuple[NDArray[Any], str]:
     """Return the lengths that samples take in a batch, padding included, and what made them, as in `Bucketing`.
 
-    Where several names deliver a ragged field, the longest counts.
+    If several names deliver a ragged field, the longest counts.
     """
     names = [name for name in spec.names.delivered.get(by, ()) if spec.fields[name].ragged]
     ways = dict.fromkeys(_changes(spec.arrays[name].recipe) for name in names)

@@ -95,21 +95,21 @@ class Loader:
 
     Args: Order and batches
         block, window: with `shuffle="block"`: how many samples stay together, and how many such blocks are mixed.
-        assign: how the ranks share out the samples of a global batch, which are the same either way. `"rank"`: by their
-            positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
-            and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
+        assign: how the ranks share out the samples of a global batch; its samples are the same either way. `"rank"`: by
+            position. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
+            and data in a store, nodes fetch little that other nodes fetch. See docs/remote.md.
         bucket_by: a field of arrays whose first axis has any length, or of integers that are lengths: samples of
             like length make a batch, so that little is padded. Batches come in random order, and ranks take the same
             number of them. See docs/sequences.md.
-        max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
-            as many samples as fit, each counted with the greatest length.
+        max_tokens: the most tokens of a batch with its padding, with `bucket_by` and instead of `batch_size`: a batch
+            has as many samples as fit, each counted with the greatest length.
 
     Args: Images
         decode: how images are decoded. `"exact"` gives, on the CPU engine, the pixels that Pillow gives, and so those
             of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
             has the CPU engine's decoder shrink a JPEG where its crop is at least twice as large as its target. See
             docs/engines.md.
-        orient: turn image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
+        orient: rotate image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
             drawn for the upright image.
         engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
             whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
@@ -117,12 +117,12 @@ class Loader:
             same crops and colours. See docs/engines.md.
         engine_options: options of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
         channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
-        mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
-            batch with one another, and the field `label` becomes float32 [B, num_classes].
+        mixing: `MixUp`, `CutMix`, or a list of them: each batch chooses one. It mixes the images of a batch with one
+            another, and the field `label` becomes float32 [B, num_classes].
 
     Args: Delivery
         to: `"numpy"` delivers NumPy arrays instead of tensors, in the same memory, for JAX and whatever else takes
-            arrays; `map` gets arrays, too. Batches then stay in host memory. Arrays of bfloat16 need ml_dtypes.
+            arrays. `map` gets arrays as well. Batches then stay in host memory. Arrays of bfloat16 need ml_dtypes.
         map_by: what `map` takes at a time: `"batch"` or `"sample"`.
 
     Args: Workers
@@ -140,23 +140,23 @@ class Loader:
     Args: Bad samples
         max_bad: the number of bad samples that this rank tolerates in an epoch before it raises TooManyBad: a count, or
             below 1 a share of its samples.
-        quarantine_file: a file to which each bad sample adds a line of JSON. In a job of several ranks each rank writes
-            its own file, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
+        quarantine_file: the file to append a line of JSON to for each bad sample. If there are several ranks, each
+            writes its own file, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
         verify: compare each sample's checksum with the stored one. This reads all of the sample's fields.
         max_image_pixels: the most pixels that decoding one image may hold at once: those of its crop, if it is a JPEG
             of one scan with Huffman codes, else those of the whole image. An image whose header claims more is a bad
             sample.
-        max_value_bytes: the most bytes of one stored value whose size is its own (an image file, a text, ...), and of
-            the HDF5 chunk that is decompressed for a value. A value that claims more is a bad sample.
+        max_value_bytes: the most bytes of one stored value of variable size (an image file, a string, ...), and of the
+            HDF5 chunk that is decompressed for a value. A value that claims more is a bad sample.
 
     Args: Datasets at URLs or on slow file systems
         cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
     steps, and together they deliver every sample once (except for the tail that `tail="drop"` leaves out). A loop that
-    you leave early ends its epoch, too, unless it has delivered no more than one batch: a peek such as
+    you leave early also ends its epoch, unless it has delivered no more than one batch: a peek such as
     `next(iter(loader))` leaves the epoch where it was (if that batch was not the epoch's last), so the next peek
-    delivers the same batch. For loops that are left early, begin each with `loader.set_epoch(epoch)`.
+    delivers the same batch. If you leave loops early, begin each with `loader.set_epoch(epoch)`.
 
     A batch is a dict. Each field is a tensor, or with `to="numpy"` an array, `[B, ...]` if it holds scalars, arrays of
     one shape or images of one size, and a list of B values otherwise, unless PadTo, Ragged or Tokenize says what to
@@ -388,8 +388,7 @@ class Loader:
 
         You need no `set_epoch` for another order in each epoch. A running loop continues unchanged, and no longer
         advances the state; one that has delivered nothing yet delivers `epoch` itself. Raises ConfigError unless
-        `epoch` is an integer of at least 0 and below 2^63; of a weighted mixture, all epochs together have at most
-        2^62 samples.
+        `epoch` is an integer in [0, 2^63); all epochs of a weighted mixture have at most 2^62 samples together.
         """
         number, loop = self._state.checked_epoch(epoch), None if self._loop is None else self._loop()
         if loop is None or not loop.delivered_nothing:
@@ -402,12 +401,12 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
-        `global_batch` is the number of samples per step of all ranks, or with `bucket_by` of batches, which `position`
-        counts, too; `buckets` then says in words what makes them, and is "none" otherwise. `roles` names the roles of
-        delivered fields that have one, such as masks, as an object of JSON. The state of a weighted
-        mixture also has `sources`, a digest of them; `turns`, the samples taken of each one since epoch 0, in their
-        order; and `since`, the number of all samples before weights were last changed at a resume. All values are
-        numbers, texts and lists of numbers, as checkpoints of any library keep them.
+        `global_batch` is the number of samples per step of all ranks. With `bucket_by` it and `position` count
+        batches, and `buckets`, otherwise "none", says in words what makes them. `roles` is a JSON object with the roles
+        of delivered fields that have one, such as masks. The state of a weighted mixture also has `sources`, a digest
+        of them; `turns`, the samples taken of each source since epoch 0, in the order of the sources; and `since`, the
+        number of all samples before a resume last changed weights. All values are numbers, strings and lists of
+        numbers, as checkpoints of any library keep them.
 
         After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
         iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.
@@ -427,9 +426,9 @@ class Loader:
         the resumed epoch may deliver samples twice or not at all, or starts over if the number of samples differs.
         Later epochs are complete. Another role of a delivered field, as a mask that has become an image, warns as well.
 
-        A mixture of the same sources resumes with other weights, too: these hold from the resumed position on, and each
-        source goes on with its samples where it stood. And so does a dataset that has grown (`shardio append`) since
-        the state was saved: the state's epoch ends with the samples that it began with, the next one has all.
+        A mixture of the same sources may resume with other weights: these apply from the resumed position on, and each
+        source continues where it was. A dataset may have grown (`shardio append`) since the state was saved: the
+        state's epoch ends with the samples that it began with, and the next epoch has all.
         """
         resumption, loop = self._state.checked(state, strict=strict), None if self._loop is None else self._loop()
         if loop is None or loop.is_over:

@@ -35,14 +35,14 @@ _LIMIT = 1 << 63
 @final
 @dataclass(frozen=True, slots=True)
 class EpochPlace:
-    """The epoch of a loader, and the position in it up to which batches have been delivered.
+    """The epoch of a loader, and how far it has been delivered.
 
     Attributes:
         epoch: the epoch, 0, 1, ...
         position: the first position that has not been delivered; with buckets, the first batch.
         midway: whether a loop has delivered some batches of the epoch, but not the last one.
-        if_dropped: the place before the loop, to which the loader returns if the loop is dropped here; None once the
-            loop has delivered two batches, or the epoch's last one.
+        if_dropped: the place before the loop: the loader returns there if the loop is dropped here. None once the loop
+            has delivered two batches, or the epoch's last one.
         peeks: how many loops in a row have been dropped after their first batch, and so delivered the same one.
         resumed: whether the place is a loaded state's, and no loop has moved it since.
     """
@@ -96,7 +96,7 @@ class EpochProgress:
 
     @property
     def place(self) -> EpochPlace:
-        """The place, which is that before the loop once a loop is dropped or closed as a peek."""
+        """The current place; once a loop is dropped or closed as a peek, that before the loop."""
         place = self.reached
         lives = not self.closed and self._loop is not None and self._loop() is not None
         return place if lives or place.if_dropped is None else place.if_dropped
@@ -163,7 +163,7 @@ class LoaderState:
 
     @property
     def place(self) -> EpochPlace:
-        """The place up to which batches have been delivered."""
+        """The place that delivered batches have reached."""
         return self._progress.place
 
     @property
@@ -268,7 +268,7 @@ class LoaderState:
         }
 
     def is_at(self, resumption: Resumption) -> bool:
-        """Whether this is the place that a checked state names, whatever the steps of the loader that saved it."""
+        """Return whether a checked state names this place, whatever the steps of the loader that saved it."""
         return self.save() | {"global_batch": 0} == self._describe(resumption) | {"global_batch": 0}
 
     def stay(self, resumption: Resumption) -> None:
@@ -316,7 +316,7 @@ class LoaderState:
             f"the state's {name} is {_in_words(state[name])}, this loader's is {_in_words(own[name])}"
             for name in differing
         )
-        # A position counts batches where there are buckets, which are others in any other epoch.
+        # With buckets a position counts batches, and other epochs have other buckets.
         restarts = bool({"samples", "buckets"} & {*differing}) or (bool(differing) and isinstance(order, Buckets))
         loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
         if differing and strict:

@@ -32,7 +32,7 @@ class LoaderStats:
             processor, for the interpreter's lock (GIL), or inside a function of yours.
         sources: the number of samples delivered from each source of a mixture.
         fetched: the bytes fetched from stores, with the number of requests and retries and the seconds that threads
-            waited for them. Those of worker processes are not known; the parent fetches ahead for them.
+            waited for them. Worker processes don't report theirs; the parent fetches ahead for them.
     """
 
     samples: int = 0
@@ -85,7 +85,7 @@ class Meter:
     """Measures one epoch for `LoaderStats`. It outlives the epoch's threads and buffers.
 
     Attributes:
-        clock: measures the time that workers spend in each stage, ahead of the epoch, too.
+        clock: measures the time that workers spend in each stage, including ahead of the epoch.
         on_device: the seconds of the consumer's waits that engines for whole batches and copies to a device took.
     """
 

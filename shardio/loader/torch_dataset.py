@@ -38,8 +38,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """Samples by number, decoded and transformed, for `torch.utils.data.DataLoader`.
 
     Use it with a sampler of your own; `shardio.Loader` is several times faster. DataLoader asks for a whole batch at
-    once (`__getitems__`), which is read and decoded in one call. A sample is a dict of NumPy numbers, tensors and
-    texts, and its `index`. You may pickle and fork the dataset, so any number of workers and any start method work.
+    once (`__getitems__`), so that one call reads and decodes it. A sample is a dict of NumPy numbers, tensors and
+    strings, and its `index`. You may pickle and fork the dataset, so any number of workers and any start method work.
 
     `dataset[i]` by hand always gives the same in an epoch: what a Loader delivers. A sample that a sampler names again
     in an epoch gets other random choices each time that a DataLoader asks for it. Each worker counts this for itself,

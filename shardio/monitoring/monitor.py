@@ -288,7 +288,7 @@ def monitor(
     Args:
         loader: the loader.
         every: the length of an interval in seconds.
-        jsonl: a file to which each interval adds a line of JSON. In a job of several ranks each rank writes its own
+        jsonl: the file to append a line of JSON to for each interval. If there are several ranks, each writes its own
             file, such as `input-00003.jsonl` for `input.jsonl`.
         tensorboard: a `SummaryWriter`, or the folder of a new one: scalars `input/...` over the samples delivered.
         prometheus: the port to serve metrics at, 0 for any, or a registry of `prometheus_client`.

@@ -1,8 +1,8 @@
 """The end of the interpreter: it closes objects, and waits for the threads that it must not strike.
 
 While the interpreter ends, a thread that comes back from compiled code is unwound, up to Python 3.13, and where the
-compiled code is C++ that aborts the process. So the end waits for shardio's threads. Those that do not come back in
-time are left behind, and `shardio_leave_threads` of the C part sees to it that they do no harm.
+compiled code is C++ that aborts the process. So the end waits for shardio's threads. Threads that do not come back in
+time are left, and `shardio_leave_threads` of the C part makes sure that they do no harm.
 """
 
 import atexit

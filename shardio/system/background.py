@@ -54,7 +54,7 @@ class Departures(Generic[T]):
 
     def __init__(self) -> None:
         self._gone: SimpleQueue[_Watch] = SimpleQueue()
-        self._watches: dict[int, _Watch] = {}  # a weak reference that is dropped tells nothing
+        self._watches: dict[int, _Watch] = {}  # a weak reference that is dropped doesn't call back
 
     def watch(self, thing: object, value: T) -> None:
         """Have `value` collected when `thing` is gone."""
@@ -114,7 +114,7 @@ _Inbox: TypeAlias = SimpleQueue[tuple[Callable[[], None], str]]
 
 
 def start(function: Callable[[], None], name: str = _NAME) -> None:
-    """Call a function on another thread, which has that name meanwhile; the function handles its own errors.
+    """Call a function on another thread, under that name meanwhile; the function handles its own errors.
 
     Threads are used again: a new one takes the system some milliseconds to place on a processor of its own.
     """
@@ -142,7 +142,7 @@ def _idle_inbox() -> _Inbox | None:
 
 
 def _start(inbox: _Inbox) -> None:
-    """Start a Thread, which has a name that debuggers show, from a thread that ends at once."""
+    """Start a Thread, with a name that debuggers show, from a thread that ends at once."""
     if not _exiting:
         try:
             threading.Thread(target=_serve, args=(inbox,), daemon=True).start()
@@ -202,7 +202,7 @@ def begin_exit() -> None:
 
 
 def exiting() -> bool:
-    """Whether the interpreter is about to end. It waits for all threads at once, so nobody waits for one of them."""
+    """Return whether the interpreter is about to end: it waits for all threads at once, so nobody waits for one."""
     return _exiting
 
 
@@ -213,7 +213,7 @@ def end_keeper() -> None:
 
 
 def busy() -> bool:
-    """Whether a function still runs here, on any thread."""
+    """Return whether a function still runs here, on any thread."""
     return bool(_busy) or not _starting.empty()
 
 

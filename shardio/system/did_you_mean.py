@@ -276,7 +276,7 @@ def _entries(folder: Path) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             yield from (entry.name for entry in islice(entries, _MOST_ENTRIES))
-    except OSError:  # a folder that may not be read tells nothing
+    except OSError:  # a folder that may not be read has no suggestions
         return
 
 

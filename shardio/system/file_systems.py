@@ -26,7 +26,7 @@ class FileSystem:
         type: the kernel's name for its type, such as ext4 or nfs4.
         source: what is mounted: a device, or a server and its directory.
         mount_point: where it is mounted.
-        network: whether its data are on other machines. What is mounted by FUSE counts as such, unless known as local.
+        network: whether its data are on other machines. FUSE mounts count as such, unless known as local.
         block_size: the preferred size of a read in bytes.
         free, total: bytes.
         read_ahead: bytes that the kernel reads ahead, or None if it does not say.

@@ -1,4 +1,4 @@
-"""Calls carried out in a helper process, which is killed when one of them takes too long.
+"""Calls carried out in a helper process, killed when one of them takes too long.
 
 They are for libraries that parse what may be damaged, hold the GIL meanwhile, and may take minutes or crash. Each
 process has one helper, which starts with the first call and ends with the process, however that ends. Both sides speak

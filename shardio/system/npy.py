@@ -100,7 +100,7 @@ def header_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def guarded(read: Callable[[], Any]) -> Any:
-    """Call `read`, which has NumPy read a `.npy` header, and return its result.
+    """Have NumPy read a `.npy` header by calling `read`, and return its result.
 
     NumPy parses headers with `ast`, which in some versions of Python fails at random if several threads parse at once
     (https://github.com/python/cpython/issues/106905): this calls `read` again after such a failure.

@@ -65,7 +65,7 @@ def path_of(descriptor: int) -> str:
 
 
 def path_for_others(path: str) -> str:
-    """Return a path by which other processes of this user find what `path`, such as one of `path_of`, leads to here."""
+    """Return a path that leads other processes of this user to what `path`, such as one of `path_of`, is here."""
     inside = path.removeprefix("/proc/self/")
     return path if inside == path else f"/proc/{os.getpid()}/{inside}"
 

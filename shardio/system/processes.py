@@ -54,9 +54,9 @@ def die_with_parent() -> None:
 def end_with_parent() -> None:
     """Leave it to the parent, as far as it lives, to end this process, which `start` has started.
 
-    A SIGTERM often goes to all processes of a job, of which the parent may still need this one for its last steps: the
-    first one changes nothing, if there is the compiled part. The parent's own, by which multiprocessing ends what a
-    parent leaves behind, and a second one end the process.
+    A SIGTERM often goes to all processes of a job, and the parent may still need this one for its last steps. So, with
+    the compiled part, the first one changes nothing. A second one ends the process, and so does the parent's own:
+    multiprocessing sends it to processes that a parent leaves.
     """
     die_with_parent()
     if (compiled := native.library()) is not None:

@@ -1,4 +1,4 @@
-"""Opening only what is a regular file: a pipe or a device in its place could wait for ever."""
+"""Opening only what is a regular file: a pipe or a device could block forever."""
 
 import errno
 import os

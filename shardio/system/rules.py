@@ -66,7 +66,7 @@ def time_limit(value: float, name: str) -> float:
 
 
 def check_switches(**switches: bool) -> None:
-    """Raise ConfigError unless each argument is True or False, as a text such as "no" counts as true."""
+    """Raise ConfigError unless each argument is True or False, as a string such as "no" counts as true."""
     for name, value in switches.items():
         if not isinstance(value, (int, np.bool_)) or value not in (0, 1):
             raise ConfigError(f"{name} must be True or False, got {value!r}")

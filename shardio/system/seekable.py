@@ -20,7 +20,7 @@ class Seekable(io.RawIOBase):
 
     @abstractmethod
     def read_at(self, offset: int, view: memoryview) -> int:
-        """Fill a view with what begins at `offset`, all of which is within the file; return how many bytes came."""
+        """Fill a view from `offset` on, all within the file; return how many bytes came."""
 
     def readable(self) -> bool:
         return True

@@ -28,7 +28,7 @@ class StopMark:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Have this thread's work end within the `with` block once the mark is set; compiled code looks at it, too."""
+        """Have this thread's work end within the `with` block once the mark is set; compiled code also looks at it."""
         compiled = native.library()
         _current.mark = self
         if compiled is not None:

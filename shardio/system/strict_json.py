@@ -15,7 +15,7 @@ _LARGEST_FILE = 1 << 28  # bytes
 
 
 def parse(text: bytes | str, *, foreign: bool = False, nan: bool = False) -> Any:
-    """Return the value of a JSON text, which is UTF-8 if it is bytes.
+    """Return the value of a JSON text; bytes must be UTF-8.
 
     Args:
         text: the text.

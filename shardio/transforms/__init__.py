@@ -1,4 +1,4 @@
-"""Transforms, which decide at random, as data: engines only carry out the steps that a transform returns.
+"""Transforms as data: they make the random decisions, and engines only carry out the steps that they return.
 
 Names and meaning follow torchvision.transforms.v2. A transform turns the images' sizes and a random generator into
 steps: arrays with a row per image. The generator's numbers are a pure function of seed, epoch, sample index and the
@@ -48,4 +48,4 @@ SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop |
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | RandomItem | Tokenize
-"""A transform of images, arrays or texts, as a loader's `transforms` accept it."""
+"""A transform of images, arrays or strings, as a loader's `transforms` accept it."""

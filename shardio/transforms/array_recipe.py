@@ -64,12 +64,12 @@ class ArrayConversion:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The filling of missing values, which follows the conversion of the others and gives what it would have given.
+    """The filling of missing values: it follows the conversion of the others and gives what that would have given.
 
     Attributes:
-        fill: the numbers to put there, of a shape that broadcasts over the arrays; float32 where the conversion gives
-            floats, which are rounded later, else of the dtype of the results.
-        missing: the numbers that mark a missing value, besides NaN, of the stored dtype, [n].
+        fill: the numbers to put there, of a shape that broadcasts over the arrays; float32, rounded later, if the
+            conversion gives floats, else of the dtype of the results.
+        missing: the numbers that mark a missing value, in addition to NaN, of the stored dtype, [n].
         mask: whether to deliver where values were missing.
     """
 
@@ -81,7 +81,7 @@ class Filling:
     def of(
         cls, given: FillMissing, stored: np.dtype[Any], conversion: ArrayConversion | None, mean: Any, places: Places
     ) -> Filling:
-        """Return the filling of arrays of the dtype `stored`, which are converted and have these places.
+        """Return the filling of arrays of the dtype `stored`, for their conversion and places.
 
         `mean` is that of the Normalize in the list, None without one. Raises ConfigError for numbers that do not fit.
         """
@@ -109,12 +109,12 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places along the leading axes of arrays, for which numbers may differ.
+    """The places along the leading axes of arrays: numbers may differ between them.
 
     Attributes:
         shape: the shape of arrays after all moves; None for any.
         ragged: whether the first axis has any length, so that channels are the second one.
-        moved: by axis, counted from the end, the name of a transform that cuts, reverses or turns it at random.
+        moved: by axis, counted from the end, the name of a transform that cuts, reverses or rotates it at random.
     """
 
     shape: Shape | None
@@ -142,8 +142,8 @@ class ArrayRecipe:
     """The transforms of an array field, checked.
 
     Attributes:
-        transforms: the transforms that move values, in order. Those that change each value by itself, wherever it is,
-            are not among them: where they stand in a list makes no difference to what moves, nor to what is drawn.
+        transforms: the transforms that move values, in order. Transforms that change each value by itself, wherever it
+            is, are not among them: their position in a list changes neither what moves nor what is drawn.
         shape: the shape of the stored arrays, None for any.
         out_shape: the shape of the results, before a batch is made of them; None for any.
         conversion: the conversion to floats or int64, which follows; None leaves the stored dtype.
@@ -299,7 +299,7 @@ class ArrayRecipe:
     def moves(self, keys: RandomKeys, shapes: Shapes | None = None) -> tuple[Move, ...]:
         """Return all moves, such as crops and flips, for the arrays of the samples with these keys.
 
-        `shapes` are their shapes, int64 [B, axes], of which `result` takes each; it isn't needed if all are the same.
+        `shapes` are their shapes, int64 [B, axes], each one that `result` takes; not needed if all are the same.
         """
         moves: list[Move] = []
         shapes = np.array([self.seen], np.int64) if shapes is None else shapes[:, self.leading :]

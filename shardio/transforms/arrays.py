@@ -219,8 +219,8 @@ class RandomWindow:
             sample without the field, or masked, has 0.
 
     Raises:
-        ConfigError: if `n` is no integer of at least 1. The loader raises it for arrays of one shape that have
-            fewer entries.
+        ConfigError: if `n` isn't an integer of at least 1. The loader raises it for arrays of one shape with fewer
+            entries.
     """
 
     n: int

@@ -274,7 +274,7 @@ def warp(
     *,
     bilinear: bool,
 ) -> Warp:
-    """Return the warp that takes the place `p` (x, y) of the result from `linear @ (p - center) + center + shift`.
+    """Return the warp that takes the position `p` (x, y) of the result from `linear @ (p - center) + center + shift`.
 
     Args:
         linear: the linear maps, [B, 2, 2].

@@ -65,7 +65,7 @@ class MixUp(_BetaMixing):
     """
 
     def draw(self, size: tuple[int, int], valid: Mask, generator: RandomGenerator) -> MixParams:
-        """Draw how to mix images of (height, width) pixels, of which those with a true `valid`, bool [B], take part."""
+        """Draw how to mix those images of (height, width) pixels whose `valid`, bool [B], is true."""
         return MixParams(_partners(valid), float(generator.beta(self.alpha)[0]))
 
 
@@ -87,7 +87,7 @@ class CutMix(_BetaMixing):
     """
 
     def draw(self, size: tuple[int, int], valid: Mask, generator: RandomGenerator) -> MixParams:
-        """Draw how to mix images of (height, width) pixels, of which those with a true `valid`, bool [B], take part."""
+        """Draw how to mix those images of (height, width) pixels whose `valid`, bool [B], is true."""
         half = 0.5 * math.sqrt(1 - float(generator.beta(self.alpha)[0]))
         centers = generator.child(2).uniform(2)[0]
         low, high = [], []

@@ -92,37 +92,37 @@ class Ragged:
 
 
 Collation: TypeAlias = PadTo | Ragged
-"""A rule by which a batch joins values of several lengths."""
+"""A rule for joining values of several lengths in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomItem:
-    """Choose one text of a list at random, each with the same probability, such as one of an image's captions.
+    """Choose one string of a list at random, each with the same probability, such as one of an image's captions.
 
-    It is for fields of JSON that hold lists of texts, and Tokenize follows it. A value that is no such list, or an
-    empty one, is a bad sample.
+    It is for JSON fields of lists of strings, and Tokenize follows it. A value that is no such list, or an empty one,
+    is a bad sample.
     """
 
     def choose(self, listed: Any, draw: float) -> str:
-        """Return the text of a list that a number in [0, 1) stands for; BadSample if it is no list of texts."""
+        """Return the string of a list that a number in [0, 1) stands for; BadSample if it is no list of strings."""
         if not isinstance(listed, list) or not listed or not all(isinstance(text, str) for text in listed):
-            raise BadSample(f"RandomItem takes a list of texts, got {shown(listed)}")
+            raise BadSample(f"RandomItem takes a list of strings, got {shown(listed)}")
         text: str = listed[int(draw * len(listed))]
         return text
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """Make tokens of a text, int64 `[n]`, by one of Hugging Face's `tokenizers`.
+    """Make tokens of a string, int64 `[n]`, by one of Hugging Face's `tokenizers`.
 
-    Workers encode. Special tokens are added as the tokenizer says, a text never becomes one, and nothing is truncated
-    or padded: that is for PadTo. Unless the environment sets TOKENIZERS_PARALLELISM, this sets it to `false`, as
+    Workers encode. Special tokens are added as the tokenizer says, a string never becomes one, and nothing is truncated
+    or padded: PadTo does that. Unless the environment sets TOKENIZERS_PARALLELISM, this sets it to `false`, as
     workers are threads enough.
 
     Args:
         tokenizer: the path of a tokenizer.json, or a `tokenizers.Tokenizer`.
         then: PadTo or Ragged, for what a batch makes of the tokens; None makes a list of tensors.
-        eod: a token that ends each text, such as `"<|endoftext|>"`, if the tokenizer doesn't end texts with it itself.
+        eod: a token that ends each string, such as `"<|endoftext|>"`, if the tokenizer doesn't add it itself.
 
     Raises:
         MissingDependency: tokenizers is not installed.
@@ -148,9 +148,9 @@ class Tokenize:
 
 
 def tokenizing(transforms: Sequence[object], *, listed: bool) -> tuple[tuple[Collation, ...], TextEncoder]:
-    """Return what follows the tokens of a field of texts, or of `listed` ones, and what makes them.
+    """Return what follows the tokens of a field of strings, or of lists if `listed`, and what makes them.
 
-    Raises ConfigError unless that is one Tokenize, with RandomItem before it if texts are listed.
+    Raises ConfigError unless that is one Tokenize, with RandomItem before it if `listed`.
     """
     *before, tokenize = transforms or [None]
     if not isinstance(tokenize, Tokenize) or [type(each) for each in before] != [RandomItem] * listed:

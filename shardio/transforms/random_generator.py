@@ -12,7 +12,7 @@ from ..system.types import Indices
 
 _DRAWS = (1 << 20) + 2  # larger than the place of any transform in its list
 _GAMMA_ATTEMPTS = 12
-"""Attempts at a gamma variate, each of which succeeds with a probability of at least 0.95."""
+"""Attempts at a gamma variate; each succeeds with a probability of at least 0.95."""
 
 
 @dataclass(frozen=True, slots=True)

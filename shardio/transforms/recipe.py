@@ -136,7 +136,7 @@ class Recipe:
         return tuple(sized[: crop + 1])
 
     def sizes_at_crop(self, sizes: Sizes) -> Sizes:
-        """Return the sizes, int32 [n, 2], at which the first transform that crops sees images of these sizes."""
+        """Return the sizes, int32 [n, 2], that images of these sizes have at the first transform that crops."""
         for transform in self.until_crop:
             sizes = transform.targets(sizes) if isinstance(transform, Resize) else sizes
         return sizes

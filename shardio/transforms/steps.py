@@ -3,7 +3,7 @@
 Every step maps uint8 pixels to uint8 pixels, as Pillow does, which torchvision uses for PIL images. A step that
 preserves an image's size has a `mask`, bool [B]: it changes the images where the mask is true.
 
-A new transform that is made of these steps goes beside its like (`color.py`, `geometry.py`, ...), into the unions of
+A new transform that is made of these steps goes next to its like (`color.py`, `geometry.py`, ...), into the unions of
 `composition.py` and into `transforms/__init__.py` and `shardio/__init__.py`. A new kind of step also needs its
 arithmetic in `engines/torch_steps.py`, in `engines/dali_graph.py`, and in C, which `engines/size_preserving_steps.py`
 calls: `native/steps.h`, `native/steps.c`. `tests/engines/test_steps.py` compares the three.
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Interpolation: TypeAlias = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-"""Pillow's filters, which are torchvision's `InterpolationMode`s; `native/image.h` numbers them in this order."""
+"""Pillow's filters, torchvision's `InterpolationMode`s; `native/image.h` numbers them in this order."""
 Sizes: TypeAlias = NDArray[np.int32]
 """Heights and widths in pixels, int32 [B, 2]."""
 Mask: TypeAlias = NDArray[np.bool_]
@@ -24,7 +24,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float32]
 
 GREY_WEIGHTS = (19595, 38470, 7471)
-"""The weights of red, green and blue in a pixel's grey value (ITU-R BT.601), which is rounded, in units of 2^-16."""
+"""The weights of red, green and blue in a pixel's rounded grey value (ITU-R BT.601), in units of 2^-16."""
 
 SMOOTHING_WEIGHTS = ((1, 1, 1), (1, 5, 1), (1, 1, 1))
 """The weights of `Sharpen`'s smoothing, whose sum is divided by 13 and rounded."""
@@ -79,7 +79,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Take the place (x, y) of the result from `matrix @ (x, y, 1)` of the image, black outside of it.
+    """Take the position (x, y) of the result from `matrix @ (x, y, 1)` of the image, black outside of it.
 
     Attributes:
         matrices: affine maps, float64 [B, 2, 3]; the center of the first pixel is (0.5, 0.5).
@@ -107,10 +107,10 @@ class Blend:
 
 @dataclass(frozen=True, slots=True)
 class Hue:
-    """Add to the hues of Pillow's HSV model, which are bytes. Grey images stay as they are.
+    """Add to the hues of Pillow's HSV model (bytes). Grey images stay as they are.
 
     Attributes:
-        turns: what is added, modulo 256, uint8 [B]; 255 make a full circle.
+        turns: the numbers to add, modulo 256, uint8 [B]; 255 make a full circle.
     """
 
     mask: Mask
@@ -151,7 +151,7 @@ class Equalize:
 class Sharpen:
     """Blend the image with a smooth one, as `Blend` does, by factors float32 [B]: 0 is smooth, above 1 sharper.
 
-    A smooth pixel is the rounded mean of 3 x 3 pixels whose center counts five times. Those on an edge stay.
+    A smooth pixel is the rounded mean of 3 x 3 pixels whose center counts five times. Pixels on an edge stay.
     """
 
     mask: Mask
@@ -162,7 +162,7 @@ class Sharpen:
 class Blur:
     """Apply a Gaussian filter of `kernel` (height, width) pixels with standard deviations float32 [B] in pixels.
 
-    Borders are mirrored without repeating the last pixel. Results are rounded.
+    Borders are reflected without repeating the last pixel. Results are rounded.
     """
 
     mask: Mask
@@ -189,5 +189,5 @@ S = TypeVar("S", bound=SizePreservingStep)
 
 
 def restrict(step: S, mask: Mask) -> S:
-    """Return the step with its mask narrowed to the images where `mask` is true too."""
+    """Return the step with its mask narrowed to the images where `mask` is also true."""
     return replace(step, mask=step.mask & mask)

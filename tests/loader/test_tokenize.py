@@ -157,7 +157,7 @@ def test_one_text_of_each_list_is_chosen_at_random(options: Any, path: Path) -> 
 def test_what_is_no_list_of_texts_is_a_bad_sample(value: Any, path: Path) -> None:
     """The error names the sample and shows what it has in place of a list."""
     transforms = {"captions": [shardio.RandomItem(), shardio.Tokenize(path, shardio.PadTo())]}
-    with pytest.raises(BadSample, match=r"row 1 .*'captions': RandomItem takes a list of texts, got"):
+    with pytest.raises(BadSample, match=r"row 1 .*'captions': RandomItem takes a list of strings, got"):
         list(load(listed([["it"], value, ["was"]]), transforms=transforms))
 
 

@@ -143,7 +143,7 @@ def test_samples_by_number(tmp_path: Path) -> None:
     for index in (20, -21):
         with pytest.raises(IndexError, match=rf"index must be in \[0, 20\), got {index}"):
             dataset[index]
-    with pytest.raises(ConfigError, match=r"a sample's number must be a whole number, got 0\.5"):
+    with pytest.raises(ConfigError, match=r"a sample's number must be an integer, got 0\.5"):
         dataset[0.5]
 
 

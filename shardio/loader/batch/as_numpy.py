@@ -1,7 +1,7 @@
-"""Batches of NumPy arrays in place of tensors, in the same memory: `to="numpy"` of a loader.
+"""Batches of NumPy arrays instead of tensors, in the same memory: `to="numpy"` of a loader.
 
-Inside the loader batches hold tensors. They become arrays where somebody else gets them: the consumer and `map`, whose
-arrays become tensors again.
+Inside the loader, batches hold tensors. The consumer and `map` get arrays, and those that `map` returns become tensors
+again.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ def bfloat16() -> np.dtype[Any]:
 
 
 def with_arrays(value: Any) -> Any:
-    """Return a batch, or a sample, with an array in place of each tensor, in its memory."""
+    """Return a batch, or a sample, with its tensors replaced by arrays in their memory."""
     return map_nested(value, torch.Tensor, _array)
 
 
 def with_tensors(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch, or a sample, with `as_tensor` of each array in place of it."""
+    """Return a batch, or a sample, with its arrays replaced by `as_tensor` of them."""
     found: dict[str, Any] = map_nested(dict(value), np.ndarray, as_tensor)
     return found
 
@@ -49,7 +49,7 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 def as_tensor(array: NDArray[Any]) -> Any:
     """Return an array as a tensor in its memory, or in a copy if it is read-only or reversed along an axis.
 
-    An array of a dtype that torch lacks, such as texts, is returned itself.
+    An array of a dtype that torch lacks, such as strings, is returned as it is.
     """
     if array.dtype.name == "bfloat16":
         return as_tensor(array.view(np.uint16)).view(torch.bfloat16)

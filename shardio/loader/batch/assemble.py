@@ -132,7 +132,7 @@ def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField
 
 
 def _transformed(tensor: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]) -> torch.Tensor | list[torch.Tensor]:
-    """Carry out a recipe on a device; return the result, and if it is to be told, which values were filled."""
+    """Carry out a recipe on a device; return the result and, if it is wanted, which values were filled."""
     values, filled = transform_and_mark(tensor, recipe, moves)
     return values if filled is None or recipe.filling is None or not recipe.filling.mask else [values, filled]
 

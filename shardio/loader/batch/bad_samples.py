@@ -22,7 +22,7 @@ FETCHES = 3
 _DAMAGE = (BadSample, ShardCorrupt)  # the stored bytes are not what they should be, or the copy in a cache
 
 REPLACEMENTS = 16
-"""The number of samples that are tried in place of a bad one."""
+"""The number of samples to try instead of a bad one."""
 
 
 def fill(rows: Rows, part: slice) -> None:
@@ -129,7 +129,7 @@ def _record(rows: Rows, row: int, index: int, error: Exception, replaced_by: int
 
 
 def _mask(rows: Rows, row: int) -> None:
-    """Blank a row: zeros, empty texts and bytes, or None."""
+    """Blank a row: zeros, empty strings and bytes, or None."""
     rows.valid[row], rows.blank[row] = False, True
     rows.varying_bytes[row] = 0
     for column in rows.present.values():

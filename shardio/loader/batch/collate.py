@@ -85,7 +85,7 @@ def joined(
 
 
 def boundaries(lengths: Sequence[NDArray[np.int32]]) -> torch.Tensor:
-    """Return where the segments of rows begin and end if the rows lie end to end, int32 [segments + 1].
+    """Return the bounds of the segments of concatenated rows, int32 [segments + 1].
 
     Raises ConfigError if int32, which attention kernels take, does not hold that.
     """
@@ -122,7 +122,7 @@ def pad(values: Sequence[NDArray[Any]], lengths: NDArray[np.int64], rule: PadTo,
 
 
 def nested(batch: dict[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return a batch in which fields, where it has their offsets, have become nested tensors.
+    """Return a batch with nested tensors for the fields whose offsets it has.
 
     `names` are all columns, by the field whose offsets they share.
     """
@@ -140,11 +140,11 @@ def nested_names(collations: Mapping[str, Collation]) -> tuple[str, ...]:
 
 
 def _end_to_end(values: Sequence[NDArray[Any]], count: int) -> NDArray[Any]:
-    """Return the `count` entries of all values: a view of the memory in which they lie end to end, or a copy."""
+    """Return the `count` entries of all values: a view if they are end to end in one memory, else a copy."""
     memory, first, last = values[0].base, values[0], values[-1]
     if isinstance(memory, np.ndarray) and memory.flags.c_contiguous and all(each.base is memory for each in values):
         start, stop = first.ctypes.data - memory.ctypes.data, last.ctypes.data + last.nbytes - memory.ctypes.data
-        # Each lies behind the one before, so that there are gaps unless their bytes fill the span.
+        # Each follows the one before it, so there are gaps unless their bytes fill the span.
         if stop - start == count * first.itemsize * math.prod(first.shape[1:]):
             found: NDArray[Any] = memory.reshape(-1).view(np.uint8)[start:stop].view(first.dtype)
             return found.reshape(count, *first.shape[1:])

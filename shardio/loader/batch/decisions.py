@@ -1,4 +1,4 @@
-"""Decides on rows before their values are read: once for all rows of a job, of which its tasks take parts."""
+"""Decides on rows before their values are read: once for all rows of a job. Its tasks take parts of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

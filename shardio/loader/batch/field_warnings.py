@@ -1,9 +1,9 @@
 """Warnings about fields whose options seem wrong: drawn apart, boxes left behind, masks resized as images.
 
-A transform's random parameters depend on the sample and the transform's place in its list, not on the field. So lists
-whose random crops, flips and turns stand in the same places move all fields alike, as an image and its mask need it.
-Two views of one image need the contrary: two names of one stored field, which have different sets of draws. Only
-names of one set are compared.
+A transform's random parameters depend on the sample and the transform's position in its list, not on the field. So
+lists with random crops, flips and rotations at the same positions move all fields alike, as an image and its mask need
+it. Two views of one image need the contrary: they are two names of one stored field, with different sets of draws.
+Only names of one set are compared.
 """
 
 import threading
@@ -146,7 +146,7 @@ def _of_one_set(recipes: Iterable[str], names: FieldNames) -> Iterator[tuple[str
 
 
 def _drawn(recipe: Recipe | ArrayRecipe) -> list[dict[str, Any]]:
-    """Return what determines the random moves of a field: each one's place, kind and arguments, and arrays' axes."""
+    """Return what determines a field's random moves: their positions, kinds and arguments, and the axes of arrays."""
     axes = _cropped_axes(recipe) if isinstance(recipe, ArrayRecipe) else {}
     draws = []
     for place, transform in enumerate(recipe.transforms):
@@ -157,7 +157,7 @@ def _drawn(recipe: Recipe | ArrayRecipe) -> list[dict[str, Any]]:
 
 
 def _cropped_axes(recipe: ArrayRecipe) -> dict[int, dict[str, Any]]:
-    """Return, by place, the size of each random crop along the axes that it cuts, and their lengths."""
+    """Return, by position, the size of each random crop along the axes that it cuts, and their lengths."""
     found: dict[int, dict[str, Any]] = {}
     if (shape := recipe.seen) is None:
         return found

@@ -17,7 +17,7 @@ Batch: TypeAlias = dict[str, Any]
 `source` (of mixtures) and `valid` (if rows may be invalid)."""
 
 Finish: TypeAlias = Callable[[torch.Tensor], torch.Tensor | list[torch.Tensor]]
-"""A field's last transforms. In a list the second tensor says which of the first one's values were filled."""
+"""A field's last transforms. A second tensor of a list marks the values of the first one that were filled."""
 
 
 @final
@@ -60,8 +60,8 @@ class HostBatch:
         stored_bytes: the number of stored bytes that were read for the batch.
         bad_samples: the bad samples that were replaced or masked.
         finish: the function to apply to the batch on the device: MixUp or CutMix.
-        made_from: the rows that the batch was assembled from, and its part of them, from which the host makes images
-            that an engine refuses. None without such an engine.
+        made_from: the rows that the batch was assembled from, and its part of them: the host makes images of these if
+            an engine refuses them. None without such an engine.
         warnings: EngineWarnings that the consumer gets with the batch.
     """
 
@@ -74,7 +74,7 @@ class HostBatch:
 
 
 BatchResult: TypeAlias = HostBatch | Exception
-"""A batch, or the error that the consumer gets in its place."""
+"""A batch, or the error that the consumer gets instead."""
 
 RefusedRows: TypeAlias = Mapping[str, Sequence[int]]
 """The rows whose images an engine could not make, by image field."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 MOST_BATCHES = (16, 32)  # per job: of images, and of anything else
 MOST_TOGETHER = 1 << 23  # bytes of the batches of one job
 MOST_AHEAD = 1 << 30  # bytes of the batches that are made ahead of the consumer
-MOST_FETCHED = 1 << 22  # bytes that a task has in the cache of a store at once, beside those of other tasks
+MOST_FETCHED = 1 << 22  # bytes that each task has in the cache of a store at once
 LOCK_SHARE = 1 / 6  # of the interpreter's lock, which the tasks of all threads may hold with what each costs at least
 TASK_SECONDS = (2e-3, 0.5e-3)  # a task's Python, whatever it makes: of images, and of anything else
 MOST_SECONDS = 0.25  # of a task, which ends before a loop that is left does
@@ -100,7 +100,7 @@ def job_size(
     first = max(least_first, -(-count // (2 * threads)))
     if not images:  # smaller tasks would take longer in their turns at the lock than the first batch gains by them
         first = max(first, round(math.sqrt(unit * batch_size)))
-    # One read for a batch: its values lie end to end, and threads take batches in turns, not parts of the same one.
+    # One read for a batch: its values are end to end, and threads take batches in turns, not parts of the same one.
     if any(kind.ragged for kind in spec.fields.values()):
         samples, first = max(samples, batch_size), max(first, batch_size)
     parts = max(1, round(count / samples), -(-count // most_samples))
@@ -190,7 +190,7 @@ class BatchJob:
         return results
 
     def run(self, part: slice) -> None:
-        """Make the rows of one task. If that fails, those of each batch are made apart, to tell which one it fails."""
+        """Make the rows of one task; if that fails, the rows of each batch apart, to find the batch that fails."""
         if any(row <= part.start for row, _ in self._failures):  # the loop ends before these rows
             return
         if (error := _tried(partial(fill, self._rows, part))) is None:
@@ -302,7 +302,7 @@ def _cut_steps(count: int, most: int, steps: int) -> Iterator[tuple[int, int]]:
     """Yield the first step of each job of an epoch, and the number of its steps.
 
     The first job makes `steps` batches, and each further one twice as many, up to `most`: a loop that waits for the
-    first batch waits for one, and not for those after it, too.
+    first batch doesn't wait for those after it.
     """
     step = 0
     while step < count:

@@ -1,4 +1,4 @@
-"""Making arrays: those of one shape, of several shapes or of several lengths, and the tokens of texts."""
+"""Making arrays: those of one shape, of several shapes or of several lengths, and the tokens of strings."""
 
 import math
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class RaggedRead:
     Attributes:
         lengths: the entries of each whole value, int64 [n].
         whole: the whole values, `[sum, *entry_shape]`, if any name needs them.
-        windows: by name of the others, the moves drawn for its values, the first of which says what was read, and what
-            was read.
+        windows: by name of the others, the moves drawn for its values, and what was read: the window that the first
+            move gives.
     """
 
     lengths: NDArray[np.int64]
@@ -103,7 +103,7 @@ def make_listed(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) ->
 
 
 def make_tokens(rows: Rows, name: str, texts: Sequence[Any]) -> None:
-    """Make the tokens of a field of texts, or of one text of each list of JSON; None stands for a missing one."""
+    """Make the tokens of a field of strings, or of one string of each JSON list; None stands for a missing one."""
     encoder = rows.spec.arrays[name].encoder
     assert encoder is not None
     draws = chosen_items(rows.field_keys(name)) if rows.spec.fields[name].kind == "json" else []
@@ -139,7 +139,7 @@ def read_block(
 def make_fixed(rows: Rows, name: str, values: NDArray[Any], moves: Sequence[Move] | None = None) -> None:
     """Make the arrays, or numbers, of one shape of a field that has transforms.
 
-    With `moves`, these are those that remain for blocks of the stored values.
+    If blocks of the stored values were read, `moves` are the moves that remain for them.
     """
     array = rows.spec.arrays[name]
     if moves is not None and rows.spec.delivers_blocks(name):
@@ -166,7 +166,7 @@ def _deliver(
     Args:
         there: the rows, int64 [k].
         values: their values; so are the moves.
-        data: the memory in which all values lie end to end, if they do.
+        data: the memory that has all values end to end, if there is one.
         lengths: their lengths, int64 [k], if known.
     """
     array = rows.spec.arrays[name]
@@ -208,7 +208,7 @@ def _put(
 ) -> None:
     """Put the results of some rows into the batch's array, padded with `fill`, or into the list.
 
-    `of` is the field of which they say what was filled; None if they are its values.
+    `of` is the field whose filled values they mark; None if they are values.
     """
     if isinstance(rule, PadTo) and not rows.mapped:
         if rule.length is not None:
@@ -274,7 +274,7 @@ def _draw(
     there: NDArray[np.int64] | slice = slice(None),
     shapes: NDArray[np.int64] | None = None,
 ) -> Sequence[Move]:
-    """Draw the moves of the arrays of some rows, and note where they begin if the batch tells that."""
+    """Draw the moves of the arrays of some rows, and note where they begin if the batch has that."""
     recipe = rows.spec.arrays[name].recipe
     moves = rows.decided.drawn[name] if shapes is None else recipe.moves(rows.field_keys(name)[there], shapes)
     if (column := rows.spec.offsets.get(name)) is not None:

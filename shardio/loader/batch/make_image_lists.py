@@ -1,4 +1,4 @@
-"""Making lists of images: each sample has some, which are decoded and transformed one by one."""
+"""Making lists of images: decodes and transforms the images of each sample one by one."""
 
 import math
 from collections.abc import Sequence

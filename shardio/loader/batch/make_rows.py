@@ -29,7 +29,7 @@ from .rows import Rows
 def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     """Make the values of rows. Raises the error of a bad sample, unless it can leave it among `rows.failed`.
 
-    With `images_on_host` the CPU engine makes all images, those of an engine for whole batches too.
+    If `images_on_host`, the CPU engine makes all images, also those of an engine for whole batches.
     """
     spec, dataset, clock, indices = rows.spec, rows.spec.dataset, rows.clock, rows.indices
     names = spec.names

@@ -35,10 +35,10 @@ class MapFunction:
     Attributes:
         function: takes a dict and returns one.
         by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
-        to: whether the dict that the function takes and returns has tensors, or arrays in their place.
+        to: whether the dict that the function takes and returns has tensors or arrays.
         timeout: seconds that the interpreter's end waits for a call of the function.
-        firsts: what is called in place of the function at first.
-        extras: which of `rng`, `seed`, `epoch` and `position` the function takes beside the dict.
+        firsts: what is called instead of the function at first.
+        extras: which of `rng`, `seed`, `epoch` and `position` the function takes in addition to the dict.
 
     Raises ConfigError unless `function` can be called with a dict and these.
     """

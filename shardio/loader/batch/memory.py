@@ -84,7 +84,7 @@ class BufferPool:
             call_when_gone(loan, self._add, owner)
 
     def _owner(self, size: int) -> NDArray[np.uint8]:
-        """Return free memory of at least `size` bytes; if none is as large, make some in place of the smallest."""
+        """Return free memory of at least `size` bytes; if none is as large, replace the smallest by new memory."""
         for number, owner in enumerate(self._free):
             if len(owner) >= size:
                 return self._free.pop(number)

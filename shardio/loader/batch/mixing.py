@@ -1,4 +1,4 @@
-"""MixUp and CutMix in a loader: which field is mixed, with which mixers, and whether workers or the device do it."""
+"""MixUp and CutMix in a loader: the field to mix, the mixers, and whether workers or the device mix."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

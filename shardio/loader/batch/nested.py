@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def map_nested(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
-    """Return `value` with `function(x)` in place of every `x` of type `kind` in its dicts, lists and tuples."""
+    """Return `value` with each `x` of type `kind` in its dicts, lists and tuples replaced by `function(x)`."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ _MOST_AXES = 64  # of an array, as NumPy has them
 
 
 def note_image_sizes(rows: Rows, names: Sequence[str], sizes: Sizes, of: Indices, numbers: Indices | int = 0) -> None:
-    """Note the sizes of images, int32 [m, 2], and of which rows they are; those of lists have numbers there."""
+    """Note the sizes of images, int32 [m, 2], and their rows; those of lists have numbers there."""
     for name in _paired(rows, names):
         image = rows.spec.images.get(name) or rows.spec.image_lists[name]
         rows.cropped[name] = np.zeros((len(rows), int(np.max(numbers, initial=0)) + 1, 2), np.int32)
@@ -26,7 +26,7 @@ def note_image_sizes(rows: Rows, names: Sequence[str], sizes: Sizes, of: Indices
 
 
 def note_array_sizes(rows: Rows, name: str, shapes: Shapes, of: Indices) -> None:
-    """Note the shapes of arrays, int64 [m, axes], and of which rows they are: their lengths along axes that are cut."""
+    """Note how long arrays of these shapes, int64 [m, axes], are along the axes that are cut, and their rows."""
     for each in _paired(rows, [name]):
         noted = rows.cropped.setdefault(each, np.zeros((len(rows), 1, _MOST_AXES), np.int64))
         transforms = rows.spec.arrays[each].recipe.transforms

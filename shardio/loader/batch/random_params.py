@@ -1,6 +1,6 @@
-"""Draws of a loader besides the steps and moves of transforms: mixes of batches, items of lists, seeds of `map`.
+"""Random draws other than those of transforms' steps and moves: mixes of batches, items of lists, seeds of `map`.
 
-Everything depends only on the seed, the epoch, the sample and the transform's place in its list (see `transforms`), so
+All draws depend only on the seed, the epoch, the sample and the transform's position in its list (see `transforms`), so
 threads, batch composition, container and engine change nothing. A mix, and the generator of a function of batches,
 depend on the first sample of their batch. A stored field that is delivered under several names has a set of draws for
 each.
@@ -44,7 +44,7 @@ def mix_params(
 
 
 def chosen_items(keys: RandomKeys) -> list[float]:
-    """Return a number in [0, 1) for each sample, by which RandomItem, the first of its transforms, chooses a text."""
+    """Return a number in [0, 1) for each sample; RandomItem, the first transform, chooses a string by it."""
     drawn: list[float] = keys.generator(0).uniform(1)[:, 0].tolist()
     return drawn
 

@@ -105,7 +105,7 @@ class Rows:
     def decide_once(self, decide: Callable[[], Decisions]) -> Decisions | None:
         """Return what the first call's `decide` returned of all planned samples, which other threads wait for.
 
-        None if that failed: then each part decides for itself, to tell whose error it is.
+        None if that failed: then each part decides for itself, to find whose error it is.
         """
         with self._deciding:
             if not self._shared:
@@ -138,7 +138,7 @@ class Rows:
         return self.keys(part).draws(self.spec.names.draws[name])
 
     def value(self, name: str, row: int) -> Any:
-        """Return one field of one row: a number, a tensor, a text, ..."""
+        """Return one field of one row: a number, a tensor, a string, ..."""
         array = self.arrays.get(name)
         if array is None:
             listed = self.lists[name][row]

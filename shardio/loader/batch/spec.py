@@ -117,8 +117,8 @@ class ArraySpec:
         on_device: whether the device runs them; workers do otherwise.
         in_place: whether workers run them on the batch's own memory, as nothing moves values or changes their dtype.
         row_shape: the shape of the rows that workers write into one array; None if they make a list of arrays.
-        fill: the number, or its bits, that takes the place of values that are missing or masked, and pads the others.
-        encoder: makes the arrays of texts; of JSON, those of a text of each list.
+        fill: the number, or its bits, that replaces missing or masked values, and pads the others.
+        encoder: makes the tokens of strings, or of one string of each JSON list.
         vocabulary: the number that all values must be below; None if there is none.
     """
 
@@ -135,10 +135,10 @@ class ArraySpec:
     def of(
         cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool, shared: bool, by_sample: bool = False
     ) -> "ArraySpec":
-        """Return the specification for arrays, scalars or texts, which are `shared` if several names deliver them.
+        """Return the specification for arrays, scalars or strings.
 
-        With `by_sample`, a function gets them before a batch is made of them. Raises ConfigError if the transforms do
-        not suit them.
+        They are `shared` if several names deliver them, and go `by_sample` if a function gets them before a batch is
+        made of them. Raises ConfigError if the transforms do not suit them.
         """
         if kind.role == "segments" and transforms:
             raise ConfigError(f"lengths of segments take no transforms, got {[*transforms]}")
@@ -148,7 +148,7 @@ class ArraySpec:
             shape, stored = (None,), np.dtype(np.int64)
         recipe = ArrayRecipe.of(transforms, shape, stored, leading=int(kind.window))
         dtype = delivered_dtype(recipe, stored)
-        # Only workers can tell which sample holds a number that is too large.
+        # Only workers can find the sample with a number that is too large.
         checked = kind.dtype == "uint64" and recipe.conversion is not None and recipe.conversion.dtype == "int64"
         on_device = on_device and kind.kind == "array" and kind.fixed and not checked
         in_place = kind.fixed and not recipe.transforms and dtype == stored and not on_device and not shared
@@ -171,8 +171,8 @@ class BatchSpec:
         fields: by delivered name, the fields; so are all that follow.
         images: the decoding and transforms of each image field.
         image_lists: those of each field of lists of images.
-        arrays: the transforms of each field of arrays of several shapes, and of each other one of arrays, scalars or
-            texts that has some.
+        arrays: the transforms of each field of arrays of several shapes, and of each other field of arrays, scalars or
+            strings that has some.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
         pairs: the pairs of fields that draw the same crops, and so must fit.
         mixing: the mixing of images within each batch.
@@ -240,7 +240,7 @@ class BatchSpec:
         return str(self.dataset.path / f"{self.dataset.locate(int(index))}")
 
     def stacked(self, name: str) -> bool:
-        """Whether a batch has one tensor of a field's values, and not a list of them."""
+        """Return whether a batch has one tensor of a field's values, and not a list of them."""
         image, array = self.images.get(name), self.arrays.get(name)
         if image is not None:
             return image.recipe.size is not None
@@ -257,7 +257,7 @@ class BatchSpec:
         return (name, self.marks[name]) if name in self.marks else (name,)
 
     def reads_windows(self, name: str) -> bool:
-        """Whether only windows of a ragged field's values are read, as their transforms begin with RandomWindow."""
+        """Return whether only windows of a ragged field are read: its transforms begin with RandomWindow."""
         if self.options.verify or not self.fields[name].ragged:
             return False
         return isinstance(next(iter(self.arrays[name].recipe.transforms), None), RandomWindow)
@@ -268,7 +268,7 @@ class BatchSpec:
         return bool(self.windowed) or any(map(self.reads_blocks, self.fields))
 
     def reads_blocks(self, name: str) -> bool:
-        """Whether only blocks of a field's values of one size are read: its transforms begin with a crop or window."""
+        """Return whether only blocks of a field of one size are read: its transforms begin with a crop or window."""
         array = self.arrays.get(name)
         if self.options.verify or array is None or array.on_device or not self.fields[name].fixed:
             return False
@@ -282,12 +282,12 @@ class BatchSpec:
         return whole + sum(values) * kind.row_dtype.itemsize
 
     def delivers_blocks(self, name: str) -> bool:
-        """Whether the blocks that are read of a field's values are what the batch has, with nothing left to do."""
+        """Return whether a batch has the blocks that are read of a field's values, with nothing left to do."""
         recipe = self.arrays[name].recipe
         return len(recipe.transforms) == 1 and recipe.conversion is None and recipe.filling is None
 
     def holds_stored_values(self, name: str) -> bool:
-        """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""
+        """Return whether a field of one size is read into the batch itself, as workers neither move nor convert it."""
         image, array = self.images.get(name), self.arrays.get(name)
         if image is not None:
             return image.cpu_engine.keeps_pixels

@@ -73,7 +73,7 @@ def _check_listed(listed: Any, whose: str = "") -> None:
 
 
 def _instead_of(given: Any) -> str:
-    """Return the end of a message, which says what to use in place of something that is no transform of shardio."""
+    """Return the end of a message: what to use instead of something that is no transform of shardio."""
     kind = given if isinstance(given, type) else type(given)
     name = kind.__name__
     if isinstance(given, Transform):

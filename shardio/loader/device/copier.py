@@ -41,7 +41,7 @@ class DeviceCopier:
         """Make the consumer's work on the device wait for the work queued before `mark`."""
 
     def done(self, mark: Any, *, block: bool) -> bool:
-        """Whether the work queued before `mark` is done; with `block`, wait until it is."""
+        """Return whether the work queued before `mark` is done; with `block`, wait until it is."""
         return True
 
 

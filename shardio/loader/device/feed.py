@@ -1,7 +1,7 @@
 """The feed: it takes an epoch's batches from the workers and brings them to their device, in order.
 
-Where batches are only copied, the consumer does that itself, in its `next`. An engine for whole batches has a thread,
-which feeds it, waits for it and finishes its batches while the consumer works on the one before:
+If batches are only copied, the consumer copies them, in its `next`. An engine for whole batches has a thread that feeds
+it, waits for it and finishes its batches while the consumer works on the one before:
 
     workers -> next -> [ thread: send and receive of the prefetcher ] -> one finished batch -> consumer
                          ^------- the next one, once the consumer has taken that one -------'
@@ -33,7 +33,7 @@ class FedBatch(NamedTuple):
     """A batch on its device.
 
     Attributes:
-        result: the batch, or the error that the consumer gets in its place.
+        result: the batch, or the error that the consumer gets instead.
         sources: the source of each sample, int64 [B], if sources are counted.
         host_seconds: the time that the feed waited for the workers before it went on to this batch.
         device_seconds: the time after that, for engines and copies; 0 if nothing happens on a device.
@@ -64,7 +64,7 @@ class DirectFeed:
         self._sources: deque[NDArray[np.int64] | None] = deque()
 
     def take(self) -> FedBatch:
-        """Return the next batch, once the batches after it that are ready have been sent to the device, too."""
+        """Return the next batch, once those after it that are ready have also been sent to the device."""
         begun, host_seconds = time.monotonic(), 0.0
         if not len(self.prefetcher) and not self._host_batches and self._left:
             self._host_batches.extend(next(self._pipeline))
@@ -118,7 +118,7 @@ class ThreadedFeed:
 
     def __init__(self, feed: DirectFeed, steps: int) -> None:
         self._feed, self.prefetcher, self._steps = feed, feed.prefetcher, steps
-        # The thread's stream of a GPU, for which the consumer's waits: work on one batch overlaps that on another.
+        # The thread's stream of a GPU. The consumer's waits for it, so work on one batch overlaps that on another.
         self._stream = copier_to(feed.prefetcher.device)
         self._begun = self._stopped = False
         self._room: SimpleQueue[None] = SimpleQueue()  # has an item for each batch that may be finished
@@ -146,7 +146,7 @@ class ThreadedFeed:
         self._feed.stop()
 
     def close(self) -> None:
-        """End the workers and the thread, for which this waits 2 s at most, and drop the batches in flight."""
+        """End the workers and the thread, waiting 2 s for it at most, and drop the batches in flight."""
         self.stop()
         if self._begun and not background.exiting():
             background.call(self._join)

@@ -67,7 +67,7 @@ class DevicePrefetcher:
         ahead: the number of batches to send before one is received; 0 if nothing happens on a device.
         device: the device.
         has_engines: whether engines make images of whole batches.
-        in_use: held by the thread that uses the engines, of which one epoch's may end while the next one's begins.
+        in_use: held by the thread that uses the engines: one epoch's thread may end while the next one's begins.
     """
 
     def __init__(self, spec: BatchSpec, target: DeviceOptions, *, threads: int, largest: int) -> None:
@@ -105,7 +105,7 @@ class DevicePrefetcher:
         return len(self._sent)
 
     def send(self, result: BatchResult) -> None:
-        """Start to bring a batch to the device. `receive` returns an error, sent in place of a batch, in its turn."""
+        """Start to bring a batch to the device. `receive` returns an error, sent instead of a batch, in its turn."""
         if isinstance(result, Exception) or not self.ahead:
             self._sent.append(result if isinstance(result, Exception) else _finished(result, result.batch))
             return

@@ -51,7 +51,7 @@ class _OpenJob(Generic[T]):
     """An open job.
 
     Attributes:
-        job: the job; None in place of one that could not be opened, of the end, and once the job has ended.
+        job: the job; None for one that could not be opened, for the end, and once the job has ended.
         left: the number of its unfinished tasks.
         error: its first error.
         value: its result once it has ended, unless it has failed.
@@ -163,7 +163,7 @@ class _Team(Generic[T]):
 
     Attributes:
         results: the jobs that have ended, in order; None after the last one.
-        closed: whether the workers were told to end.
+        closed: whether the workers should end.
         idle: for each worker, the seconds that it has waited while it was active.
     """
 
@@ -342,7 +342,7 @@ class _Team(Generic[T]):
         return False
 
     def _leaves(self, number: int) -> bool:
-        """Whether the pipeline rests, so that a worker leaves: `go_on` starts another one in its place."""
+        """Return whether the pipeline rests, so that a worker leaves: `go_on` starts another one."""
         if self._resting is None:
             return False
         with self._lock:

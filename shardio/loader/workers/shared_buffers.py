@@ -1,4 +1,4 @@
-"""Anonymous shared memory, in which worker processes hand over the tensors of batches."""
+"""Anonymous shared memory: worker processes hand over the tensors of batches in it."""
 
 import math
 import mmap

@@ -6,7 +6,7 @@ was faster than both. More threads are not always faster, as they may take turns
 prefetched batches, as fewer stay in the processor's cache.
 
 Trials of threads double and halve their number, and then narrow: of 16 threads 8, 4, 11, 6. If half of the threads are
-as fast as all, the tuner also tries a quarter: where threads take turns, each step alone gains too little to tell.
+as fast as all, the tuner also tries a quarter: where threads take turns, each step alone gains too little to measure.
 No number of threads is tried twice before the next rest, so a round of trials ends: after 40 windows at most from 64
 threads, if rates don't change meanwhile.
 """

@@ -68,7 +68,7 @@ class BatchReady:
         epoch: the `StartEpoch.number` of its epoch.
         buffer: the number of the buffer that holds its tensors.
         used: the number of bytes of the buffer that the tensors take.
-        batch: the batch, with a TensorLocation in place of each tensor.
+        batch: the batch, with a TensorLocation instead of each tensor.
         measured: what the worker's clock has measured.
     """
 

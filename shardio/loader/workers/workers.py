@@ -196,8 +196,8 @@ class Workers:
 
         The consumer has `waited` so many seconds for the workers.
 
-        Steps that would mislead it do not count: an epoch's first one, which includes the start of the workers, and
-        those in which a job filled new memory: its first use is slow, and if a wait for that made the tuner prefetch
+        Steps that would mislead the tuner do not count: an epoch's first step, as it includes the start of the workers,
+        and steps whose job filled new memory. Its first use is slow, and if a wait for that made the tuner prefetch
         more batches, these would need more new memory.
         """
         now = time.monotonic(), pipeline.idle
