@@ -18,7 +18,7 @@ from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
-from ..system.rules import whole_number
+from ..system.rules import as_integer
 from ..transforms import Mixer
 from ..views.readable import ReadableDataset
 from .agreement import Agreement
@@ -215,7 +215,7 @@ class Loader:
         self.dataset = readable(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
         self.world, self._world_detected = rank_and_size(world), world is None
         span = block * window if shuffle == "block" else None
-        order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
+        order = self.dataset.plan(as_integer(seed, "seed"), shuffle, block, window)
         self._to: To = to
 
         # The options by group, each of which checks its own.

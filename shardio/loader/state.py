@@ -14,7 +14,7 @@ from ..order.buckets import Bucketing, Buckets
 from ..order.mixed_plan import MixedPlan
 from ..order.plan import Order, Plan, Schedule, Shuffling
 from ..system import strict_json
-from ..system.rules import whole_number
+from ..system.rules import as_integer
 from ..system.units import shown
 
 VERSION = 3
@@ -210,7 +210,7 @@ class LoaderState:
 
     def checked_epoch(self, epoch: int) -> int:
         """Return the number of an epoch; ConfigError unless the order has that epoch."""
-        return self._order.at_epoch(whole_number(epoch, "epoch")).epoch
+        return self._order.at_epoch(as_integer(epoch, "epoch")).epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Stand at the beginning of an epoch, or stay in its midst if a state of it was just loaded."""

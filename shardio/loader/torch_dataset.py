@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
 from ..system import allocation
-from ..system.rules import whole_number
+from ..system.rules import as_integer
 from ..system.shared_memory import Shared
 from ..system.timing import StageClock
 from ..views.readable import ReadableDataset
@@ -102,7 +102,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
                     f"transforms for {name!r}: a TorchDataset delivers samples, of which {rule} makes no batch: give "
                     "PadTo a length, or DataLoader a collate_fn"
                 )
-        self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
+        self._plan = Plan(max(1, len(self.dataset)), as_integer(seed, "seed"))
         self._epoch = _SharedEpoch()
         self._repeats = _Repeats()
         self._shared: Shared | None = None
@@ -123,7 +123,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._samples(indices, repeats=True)
 
     def _samples(self, indices: Sequence[int], *, repeats: bool) -> list[dict[str, Any]]:
-        asked = np.array([whole_number(index, "a sample's number") for index in indices], np.int64)
+        asked = np.array([as_integer(index, "a sample's number") for index in indices], np.int64)
         outside = asked[(asked < -len(self)) | (asked >= len(self))]
         if len(outside):
             raise IndexError(f"index must be in [0, {len(self)}), got {outside[0]}")
@@ -159,7 +159,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         it, and these count. A process that was forked or started with the dataset, such as another rank, has an epoch
         of its own once it calls this.
         """
-        number = self._plan.at_epoch(whole_number(epoch, "epoch")).epoch
+        number = self._plan.at_epoch(as_integer(epoch, "epoch")).epoch
         self._own_epoch()
         self._epoch.set(number)
 

@@ -21,7 +21,7 @@ from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..system.optional import load
 from ..system.os_errors import naming
-from ..system.rules import time_limit, whole_number
+from ..system.rules import as_integer, time_limit
 
 _LOG = logging.getLogger("shardio")
 _GAUGES = ("samples_per_second", "bytes_per_second", "starved", "threads", "prefetch")
@@ -305,7 +305,7 @@ def monitor(
     time_limit(every, "every")
     if not isinstance(warn_starved, (int, float)) or not 0 < warn_starved <= 1:
         raise ConfigError(f"warn_starved must be a share above 0, at most 1, got {warn_starved!r}")
-    if whole_number(patience, "patience") < 1:
+    if as_integer(patience, "patience") < 1:
         raise ConfigError(f"patience must be at least 1 interval, got {patience}")
     rank, size = loader.world.rank, loader.world.size
     for sink in sinks:

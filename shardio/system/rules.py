@@ -40,7 +40,7 @@ Share: TypeAlias = Annotated[float, Range(0, 1)]
 """A number in [0, 1)."""
 
 
-def whole_number(value: int, name: str) -> int:
+def as_integer(value: int, name: str) -> int:
     """Return `value` as an int; raise ConfigError unless it is an integer of any type, up to 1,024 bits."""
     try:
         number = operator.index(value)
@@ -53,7 +53,7 @@ def whole_number(value: int, name: str) -> int:
 
 def at_least_one(value: int, name: str) -> int:
     """Return `value` as an int; raise ConfigError unless it is an integer of any type, of at least 1."""
-    if (number := whole_number(value, name)) < 1:
+    if (number := as_integer(value, name)) < 1:
         raise ConfigError("{} must be at least 1, got {}", Option(name), number)
     return number
 

@@ -3,10 +3,12 @@
 Every step maps uint8 pixels to uint8 pixels, as Pillow does, which torchvision uses for PIL images. A step that
 preserves an image's size has a `mask`, bool [B]: it changes the images where the mask is true.
 
-A new transform that is made of these steps goes next to its like (`color.py`, `geometry.py`, ...), into the unions of
-`composition.py` and into `transforms/__init__.py` and `shardio/__init__.py`. A new kind of step also needs its
-arithmetic in `engines/torch_steps.py`, in `engines/dali_graph.py`, and in C, which `engines/size_preserving_steps.py`
-calls: `native/steps.h`, `native/steps.c`. `tests/engines/test_steps.py` compares the three.
+To add a transform that is made of these steps, write it next to its like (`color.py`, `geometry.py`, ...). Add it to
+the unions of `transforms/__init__.py` (to `ChildTransform` in `composition.py` if RandomApply may hold it), to `_MOVES`
+in `recipe.py` if it only moves pixels, to `shardio/__init__.py`, to `docs/api/transforms.md` and to
+`tests/transforms/test_recorded_draws.py`. A new kind of step also needs its arithmetic in `engines/torch_steps.py`, in
+`engines/dali_graph.py`, and in C: `native/steps.c`. Kinds have the order of the union below and of the enum in
+`native/steps.h`. `tests/engines/test_steps.py` compares the three.
 """
 
 from dataclasses import dataclass, replace

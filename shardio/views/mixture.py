@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..order.mixed_plan import MixedPlan, Source, Stages, Weights, whole_stages, whole_weights
 from ..order.permutation import derive
 from ..order.plan import Order, Shuffle
-from ..system.rules import whole_number
+from ..system.rules import as_integer
 from .classes import Classes
 from .concat import Concat, hashed
 from .readable import ReadableDataset
@@ -37,7 +37,7 @@ class Mixture(Concat):
         samples: int | None = None,
         classes: Classes | None = None,
     ) -> None:
-        if samples is not None and (samples := whole_number(samples, "samples")) < 1:
+        if samples is not None and (samples := as_integer(samples, "samples")) < 1:
             raise ConfigError(f"samples must be an integer of at least 1, got {samples!r}")
         stages = whole_stages(weights, [*datasets])
         self.stages = tuple((position, whole_weights(part)) for position, part in stages)

@@ -255,7 +255,7 @@ class ReadableDataset(ABC):
 
         Raises IndexError for a number outside.
         """
-        return self._checked(whole_numbers(indices))
+        return self._checked(as_indices(indices))
 
     def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
         """Read many samples, in the order asked for.
@@ -275,7 +275,7 @@ class ReadableDataset(ABC):
             raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
         if isinstance(indices, slice):
             raise ConfigError(f"indices must be integers, got a slice: give {range(*indices.indices(len(self)))}")
-        rows = whole_numbers(indices)
+        rows = as_indices(indices)
         selection = self.selection(rows)
         result: dict[str, Any] = {}
         for name in self.fields if fields is None else fields:
@@ -370,7 +370,7 @@ def _taken(column: Column | Sequence[Buffer], rows: NDArray[np.int64]) -> Column
     return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
 
 
-def whole_numbers(given: Any) -> Indices:
+def as_indices(given: Any) -> Indices:
     """Return integers as int64 [n]; raise ConfigError for other values, IndexError for one beyond int64."""
     asked = np.asarray(given)
     if asked.size and asked.dtype.kind not in "iu":

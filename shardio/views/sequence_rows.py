@@ -27,7 +27,7 @@ from ..order.ring import RingPlan
 from ..system.types import Buffer, Indices
 from .derived import Grouped
 from .documents import Pieces
-from .readable import ReadableDataset, SelectedSamples, whole_numbers
+from .readable import ReadableDataset, SelectedSamples, as_indices
 from .row_choice import Cut, RowChoice, RowLayout, row_fields
 
 _memory = threading.local()  # of what is read before it is converted: fresh pages cost more than the copy
@@ -254,7 +254,7 @@ class DocumentRows(Grouped[RowLayout]):
 
         Raises IndexError for a number outside.
         """
-        rows = self._checked(whole_numbers(indices))
+        rows = self._checked(as_indices(indices))
         pieces, found = self._decided().pieces(rows), np.full((len(rows), self.choice.length), -1)
         within = np.arange(self.choice.length) < pieces.lengths(len(rows))[:, None]
         found[within] = np.repeat(self.base.origin(pieces.documents), pieces.sizes)

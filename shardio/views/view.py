@@ -17,14 +17,14 @@ from ..errors import ConfigError, SplitWarning
 from ..format.fields import presence
 from ..order.plan import Order, Plan, Shuffle
 from ..order.weighted import Points, WeightedPlan
-from ..system.rules import whole_number
+from ..system.rules import as_integer
 from ..system.types import Indices
 from . import saved
 from .choice import Part, Select, Slice, Where
 from .classes import KEY, names_in
 from .derived import Derived
 from .index_map import IndexMap
-from .readable import ReadableDataset, whole_numbers
+from .readable import ReadableDataset, as_indices
 from .row_choice import Cut, Packed
 from .sequence_rows import DocumentRows
 from .split import parse_split
@@ -114,7 +114,7 @@ class BaseDataset(ReadableDataset):
             if given.shape != (len(base),):
                 raise ConfigError(f"a mask for select must have {len(base)} values, got {list(given.shape)}")
             return View(base, Select(np.flatnonzero(given)))
-        rows = whole_numbers(given)
+        rows = as_indices(given)
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
 
     def windows(
@@ -234,7 +234,7 @@ class BaseDataset(ReadableDataset):
 
         Raises ConfigError for shares out of range, a field of another kind, and if a part would be empty.
         """
-        base, checked, seed = self._to_choose_from("split"), parse_split(shares), whole_number(seed, "seed")
+        base, checked, seed = self._to_choose_from("split"), parse_split(shares), as_integer(seed, "seed")
         choices = {name: Part(checked, name, by, group, seed) for name in checked}
         maps = next(iter(choices.values())).index_maps(base)
         parts = {name: View(base, choice, maps[name]) for name, choice in choices.items()}
@@ -268,7 +268,7 @@ class BaseDataset(ReadableDataset):
         Source: systematic sampling (Madow 1949).
         """
         base = self._to_choose_from("weighted")
-        count = None if samples is None else whole_number(samples, "samples")
+        count = None if samples is None else as_integer(samples, "samples")
         if isinstance(weights, str):
             return Weighted(base, Weights(weights, count, replacement))
         # A copy, as the array may change later; in a type that `save` keeps, so that equal weights have one digest.
@@ -288,7 +288,7 @@ class BaseDataset(ReadableDataset):
 
         Raises ConfigError for a field of another kind, and if a sample lacks it.
         """
-        count = None if samples is None else whole_number(samples, "samples")
+        count = None if samples is None else as_integer(samples, "samples")
         return Weighted(self._to_choose_from("balanced"), Balance(field, count, replacement))
 
     def save(self, path: str | os.PathLike[str]) -> None:

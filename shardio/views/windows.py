@@ -20,7 +20,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Indices
 from .derived import Grouped
 from .index_map import IndexMap
-from .readable import ReadableDataset, SelectedSamples, Stored, whole_numbers
+from .readable import ReadableDataset, SelectedSamples, Stored, as_indices
 from .window_starts import Starts
 
 
@@ -214,7 +214,7 @@ class WindowRows(Grouped[IndexMap]):
 
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         """Return the numbers, int64 [n, length], that the rows of windows have in the dataset at the bottom."""
-        rows = self._rows(self._checked(whole_numbers(indices)))
+        rows = self._rows(self._checked(as_indices(indices)))
         return self.base.origin(rows.reshape(-1)).reshape(rows.shape)
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:

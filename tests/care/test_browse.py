@@ -423,7 +423,7 @@ def test_batches_by_address(data: shardio.Dataset) -> None:
     """An address chooses the batch; what breaks a rule is told on the page."""
     for query, words in (
         ({"step": "9"}, "step must be in [0, 9), the steps of an epoch, got 9"),
-        ({"world": "0"}, "world must be a whole number of at least 1, got 0"),
+        ({"world": "0"}, "world must be an integer of at least 1, got 0"),
         ({"rank": "1"}, "rank must be in [0, 1), got 1"),
         ({"shuffle": "x"}, "shuffle"),
         ({"batch_size": "1e9"}, "batch_size must be an integer"),

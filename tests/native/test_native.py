@@ -252,7 +252,7 @@ def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]
             at = 4096 * page + int(rng.integers(8, 200))
             if attempt % 2:
                 data[at] = rng.integers(256)
-            else:  # whole numbers: of pages, places, sizes, flags
+            else:  # integers: of pages, places, sizes, flags
                 number = rng.choice([0, 1, 2, 4, 16, 4095, 65535, page, count])
                 struct.pack_into("<H", data, at // 2 * 2, int(number))
         if attempt % 10 == 0:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio import transforms as t
-from shardio.loader.batch import random_params
+from shardio.loader.batch import other_draws
 from shardio.transforms.array_recipe import ArrayRecipe
 from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
@@ -106,20 +106,20 @@ def test_arrays(transforms: list[Any], recorded: str) -> None:
 def test_mixing(mixers: list[Any], recorded: list[Any]) -> None:
     """Shares, boxes and partners of three batches, each determined by its first sample."""
     valid = np.array([True, True, False, True])
-    found = [random_params.mix_params(mixers, (32, 48), KEYS[first : first + 4], valid) for first in (0, 4, 12)]
+    found = [other_draws.mix_params(mixers, (32, 48), KEYS[first : first + 4], valid) for first in (0, 4, 12)]
     assert [(each.partners.tolist(), round(each.share, 6), each.box) for each in found] == recorded
 
 
 def test_items_of_lists() -> None:
     """RandomItem chooses among five texts of each list."""
     texts = [*"abcde"]
-    chosen = [t.RandomItem().choose(texts, draw) for draw in random_params.chosen_items(KEYS)]
+    chosen = [t.RandomItem().choose(texts, draw) for draw in other_draws.chosen_items(KEYS)]
     assert "".join(chosen[:40]) == "daaedddecceebcdeaaeecccaaeeeadedccdedecd"
 
 
 def test_functions() -> None:
     """The `rng` of a `map`, whose numbers are those of NumPy's default generator."""
-    found = [random_params.map_generator(KEYS[[row]]).integers(0, 1 << 20, 2).tolist() for row in (0, 4, 8, 9)]
+    found = [other_draws.map_generator(KEYS[[row]]).integers(0, 1 << 20, 2).tolist() for row in (0, 4, 8, 9)]
     assert found == [[1003568, 1034628], [566260, 731449], [1047037, 541802], [747677, 499533]]
 
 

@@ -321,7 +321,7 @@ def test_numbers_too_large_to_count_with() -> None:
         ({"a": 1.7e308, "b": 1.7e308}, {"a": 1, "b": 1}, None),  # whose sum is no float
         ({"a": np.float32(0.1), "b": np.float64(0.9)}, {"a": 1, "b": 9}, None),
         ({"a": np.int64(3), "b": np.uint8(200)}, {"a": 3, "b": 200}, None),
-        ({"a": 0.7, "b": 0.2}, {"a": 7, "b": 2}, None),  # whole numbers that a reader expects
+        ({"a": 0.7, "b": 0.2}, {"a": 7, "b": 2}, None),  # integers that a reader expects
     ],
 )
 def test_weights_of_any_size(weights: dict[str, Any], turns: dict[str, int], told: str | None) -> None:

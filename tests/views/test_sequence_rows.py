@@ -162,7 +162,7 @@ def test_containers_give_the_same_rows(tmp_path: Path, container: str, whole: bo
 
 
 def test_whole_numbers_of_up_to_32_bits_become_int64() -> None:
-    """Rows have the documents' dtype and the shape of their entries; small whole numbers become int64."""
+    """Rows have the documents' dtype and the shape of their entries; small integers become int64."""
     for dtype, expected in {"uint16": "int64", "int8": "int64", "uint32": "int64", "uint64": "uint64"}.items():
         data = shardio.from_samples([{"t": np.arange(9, dtype=dtype)}], {"t": (dtype, (None,))})
         assert data.cut("t", 4).fields["t"] == shardio.Field("array", expected, (4,), window=True)

@@ -159,7 +159,7 @@ def test_names_of_classes_count_in_a_digest() -> None:
     assert one.where("label == 1").digest == other.where("label == 1").digest
 
 
-def test_slices_take_whole_numbers_of_any_type_and_size() -> None:
+def test_slices_take_integers_of_any_type_and_size() -> None:
     """Bounds of NumPy's types and ones far outside are those of a list, and a digest names them."""
     assert DATA[np.int64(3) :: np.int8(9)].digest == DATA[3::9].digest
     for chosen in (slice(None, None, 10**30), slice(None, None, -(10**30)), slice(-(10**30), 10**30)):

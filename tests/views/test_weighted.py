@@ -49,7 +49,7 @@ def test_counts_are_exact_in_every_epoch(weights: list[float], samples: int, epo
         expected = Fraction(weight) * samples / total
         near = round(expected)
         low, high = math.floor(expected), math.ceil(expected)
-        if abs(expected - near) < 1e-9 * max(1, near):  # no float tells such a count from the whole number
+        if abs(expected - near) < 1e-9 * max(1, near):  # no float tells such a count from the integer
             low, high = min(low, near), max(high, near)
         assert low <= counts[number] <= high
 

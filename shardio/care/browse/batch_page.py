@@ -13,7 +13,7 @@ from ...views.readable import ReadableDataset
 from ..sheet import Card
 from .batches import Job, Shown, batch_of
 from .grid import pictured_field
-from .page import choice, error, framed, link, step, whole_number
+from .page import as_integer, choice, error, framed, link, step
 from .pictures import LARGEST, colored_levels, inline_png
 
 PER_PAGE = 24
@@ -27,7 +27,7 @@ def batch_page(
     job, body = usual, ["<h1>Batches</h1>"]
     try:
         job = asked_job(usual, query)
-        first = whole_number(query.get("from", ""), 0)
+        first = as_integer(query.get("from", ""), 0)
         shown = batch_of(dataset, job, transforms, first, PER_PAGE)
     except (ShardioError, OSError, MemoryError) as failed:
         return framed("Batches", "\n".join([*body, _form(job, bool(transforms)), error(failed)]))

@@ -14,7 +14,7 @@ from ...system.html import escaped
 from ...views.classes import names_by_field
 from ...views.readable import ReadableDataset
 from ..values import class_name, missing, number_text, stored_value
-from .page import choice, error, framed, hidden, link, step, whole_number
+from .page import as_integer, choice, error, framed, hidden, link, step
 from .pictures import picturable
 from .scan import Chosen, Counts, Scan, Scans
 
@@ -113,7 +113,7 @@ def pictured_field(fields: Mapping[str, Field], asked: str) -> str | None:
 
 def grid(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> str:
     """Return the page of many samples; `query` has `where`, `page` and `field`."""
-    condition, page = query.get("where", "").strip(), whole_number(query.get("page", ""), 1) or 1
+    condition, page = query.get("where", "").strip(), as_integer(query.get("page", ""), 1) or 1
     samples, first = Samples(dataset, scans, condition), (page - 1) * PER_PAGE
     samples.await_some(first + PER_PAGE)
     scan, pages = samples.scan, max(1, -(-len(samples) // PER_PAGE))
@@ -253,7 +253,7 @@ def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) ->
     counts, names = scan.counts(), names_by_field(dataset.metadata, dataset.fields).get(name, ())
     values, most = sorted({*range(len(names)), *counts}), max([1, *counts.values()])
     pages = max(1, -(-len(values) // _CLASSES))
-    page = min(max(1, whole_number(query.get("page", ""), 1)), pages)
+    page = min(max(1, as_integer(query.get("page", ""), 1)), pages)
     rows = []
     for value in values[(page - 1) * _CLASSES : page * _CLASSES]:
         count = counts.get(value, 0)

@@ -60,6 +60,6 @@ def choice(name: str, values: Sequence[str], chosen: str, label: str, texts: Seq
     return f'<label>{label} <select name="{name}">{options}</select></label>'
 
 
-def whole_number(text: str, usual: int, most: int = 1 << 62) -> int:
+def as_integer(text: str, usual: int, most: int = 1 << 62) -> int:
     """Return the number that part of an address is, between 0 and `most`; `usual` if it is no number."""
     return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else usual

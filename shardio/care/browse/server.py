@@ -25,7 +25,7 @@ from .batch_page import batch_page
 from .batches import Job
 from .grid import classes, grid, state_of
 from .guard import Guard
-from .page import error, framed, whole_number
+from .page import as_integer, error, framed
 from .pictures import as_error, image, small, whole
 from .sample import sample
 from .scan import Scans
@@ -140,7 +140,7 @@ def pages(
 
     def place(request: Request) -> tuple[str, int]:
         """Return the field and the number of a sample that a path names."""
-        name, number = request.path_params.get("field", ""), whole_number(request.path_params["number"], -1)
+        name, number = request.path_params.get("field", ""), as_integer(request.path_params["number"], -1)
         if not 0 <= number < dataset.numbers or (name and name not in dataset.fields):
             raise HTTPException(404)
         return name, number
@@ -161,7 +161,7 @@ def pages(
         return answers(answer)
 
     def full(name: str, number: int, request: Request) -> tuple[bytes, str]:
-        value = image(dataset, name, number, whole_number(request.query_params.get("n", ""), 0))
+        value = image(dataset, name, number, as_integer(request.query_params.get("n", ""), 0))
         return whole(value, dataset.fields[name])
 
     async def failed(request: Request, exception: Exception) -> Response:

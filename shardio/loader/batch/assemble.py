@@ -17,7 +17,7 @@ from .collate import added_name, boundaries, joined, length_name, nested, nested
 from .host_batch import Batch, DeferredField, EncodedImages, Finish, HostBatch
 from .map_function import MapFunction, collate
 from .mixing import LABEL, BatchFunction, mix_field
-from .random_params import mix_params
+from .other_draws import mix_params
 from .rows import Rows
 
 

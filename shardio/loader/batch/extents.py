@@ -4,10 +4,10 @@ import numpy as np
 
 from ...containers.extents import Blocks, Entries, Extent, Several
 from ...format.fields import length_column
-from ...transforms.arrays import ArrayWindow
+from ...transforms import ArrayRecipe, RandomWindow
+from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
-from .random_params import blocks_of
 from .spec import BatchSpec
 
 
@@ -53,3 +53,15 @@ def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: Ran
     windows = [(first.begins, first.ends) for first in drawn if isinstance(first, ArrayWindow)]
     begins, ends = zip(*windows, strict=True)
     return Entries(np.minimum.reduce(begins), np.maximum.reduce(ends))
+
+
+def blocks_of(first: Move, recipe: ArrayRecipe) -> Blocks:
+    """Return the blocks that the first move, a crop or a window, leaves of arrays of one shape."""
+    if isinstance(first, ArrayCrop):
+        return Blocks(first.corners, first.size)
+    (window,) = (each for each in recipe.transforms[:1] if isinstance(each, RandomWindow))
+    assert isinstance(first, ArrayWindow)
+    _, *entry = recipe.seen or ()
+    begins = np.zeros((len(first.begins), 1 + len(entry)), np.int64)
+    begins[:, 0] = first.begins
+    return Blocks(begins, tuple(size or 0 for size in (window.n, *entry)))

@@ -17,8 +17,9 @@ from ...transforms import Collation, PadTo, RandomItem
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
+from .extents import blocks_of
+from .other_draws import chosen_items
 from .pairs import note_array_sizes
-from .random_params import blocks_of, chosen_items
 from .rows import Rows
 
 

@@ -17,8 +17,8 @@ from ...transforms import Collation, PadTo
 from ...transforms.random_generator import RandomKeys
 from .as_numpy import To, as_tensor, with_arrays, with_tensors
 from .collate import as_array, cut, joined
-from .global_draws import warns_of_global_draws
-from .random_params import map_generator
+from .map_draws import warns_of_global_draws
+from .other_draws import map_generator
 
 MapBy: TypeAlias = Literal["batch", "sample"]
 UserFunction: TypeAlias = Callable[..., Mapping[str, Any]]

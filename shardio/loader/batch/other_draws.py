@@ -11,27 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.extents import Blocks
 from ...order.permutation import derive
-from ...transforms import ArrayRecipe, RandomWindow
-from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.mixing import Mixer, MixParams
 from ...transforms.random_generator import RandomKeys
 
 _MIXING = 1 << 20  # larger than the place of any transform in its list
 _MAP = _MIXING + 1
-
-
-def blocks_of(first: Move, recipe: ArrayRecipe) -> Blocks:
-    """Return the blocks that the first move, a crop or a window, leaves of arrays of one shape."""
-    if isinstance(first, ArrayCrop):
-        return Blocks(first.corners, first.size)
-    (window,) = (each for each in recipe.transforms[:1] if isinstance(each, RandomWindow))
-    assert isinstance(first, ArrayWindow)
-    _, *entry = recipe.seen or ()
-    begins = np.zeros((len(first.begins), 1 + len(entry)), np.int64)
-    begins[:, 0] = first.begins
-    return Blocks(begins, tuple(size or 0 for size in (window.n, *entry)))
 
 
 def mix_params(
