@@ -30,7 +30,7 @@ class PyShardioData(PythonPackage):
         depends_on("py-docstring-parser@0.15:")
         depends_on("py-rich@13:")
         depends_on("py-xxhash@3.4:")
-        depends_on("py-msgspec@0.18:")
+        depends_on("py-msgspec@0.18.6:")
 
     import_modules = ["shardio", "shardio_converters"]
 
