@@ -271,7 +271,7 @@ def any_npy(path: Path, random: Random) -> None:
     name = random.choice(array.dtype.names) if array.dtype.names else None
     column = flat if name is None else flat[name]
     row = random.randrange(len(column))
-    with contextlib.suppress(OverflowError, ValueError):
+    with contextlib.suppress(OverflowError, ValueError, DeprecationWarning):  # which NumPy 1 raises here
         column[row] = random.choice([number(random, 4096), column[random.randrange(len(column))]])
     np.save(path, array, allow_pickle=False)
 
@@ -310,7 +310,7 @@ def any_array_index(path: Path, random: Random) -> None:
         column = tables[place].reshape(-1)
         column = column[random.choice(column.dtype.names)] if column.dtype.names else column
         row = random.randrange(len(column))
-        with contextlib.suppress(OverflowError, ValueError):
+        with contextlib.suppress(OverflowError, ValueError, DeprecationWarning):  # which NumPy 1 raises here
             column[row] = random.choice([number(random, 4096), column[random.randrange(len(column))]])
     else:
         table = tables[place]

@@ -37,7 +37,7 @@ def write(
     if path.suffix == ".nc":
         made.to_netcdf(path, engine="h5netcdf", encoding=encoding)
     else:
-        made.to_zarr(path, zarr_format=form, encoding=encoding, consolidated=False)
+        made.to_zarr(path, zarr_format=form, encoding=encoding, consolidated=False, write_empty_chunks=True)
     return path
 
 
