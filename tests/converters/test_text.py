@@ -139,14 +139,13 @@ class TestTokens:
 
     def test_a_large_vocabulary_takes_uint32(self, tmp_path: Path) -> None:
         """A number of a token that uint16 does not hold is stored as it is."""
-        made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
-        made.add_tokens([f"word{number}" for number in range(1 << 16)])
+        words = {f"word{number}": number for number in range((1 << 16) + 1)}
+        made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="word0"))
         made.save(str(tmp_path / "tokenizer.json"))
-        path = lines(tmp_path / "a.jsonl", [{"text": "word65535"}])
+        path = lines(tmp_path / "a.jsonl", [{"text": "word65536"}])
         (tokens,) = column(text(path, tokenizer=tmp_path / "tokenizer.json"), "tokens")
         assert tokens.dtype == np.uint32
-        assert tokens.tolist() == made.encode("word65535").ids
-        assert tokens.max() >= 1 << 16
+        assert tokens.tolist() == [1 << 16]
 
     @pytest.mark.slow
     def test_the_tokens_are_counted(self, tmp_path: Path) -> None:
