@@ -198,7 +198,7 @@ def _judged(asked: Asked | None, delivered: Delivered | Failed) -> str:
 def _resumed(
     asked: Asked | None, whole: Delivered | Failed, stopped: Delivered | Failed, rest: Delivered | Failed
 ) -> str:
-    """What an interrupted run and its continuation deliver together, against a run that was not interrupted."""
+    """Compare an interrupted run and its continuation with a run that was not interrupted."""
     for delivered in (whole, stopped, rest):
         if isinstance(delivered, Failed):
             return delivered.reason

@@ -103,7 +103,7 @@ class Source:
             BadSample: this sample cannot be stored; the message names the item and the reason.
             IndexError: `index` is not in [0, n).
         """
-        raise NotImplementedError
+        raise NotImplementedError  # as above
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
         """Yield the samples in the given order, and for a bad sample the error that `source[number]` raises.

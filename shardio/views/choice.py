@@ -38,7 +38,7 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def made(self, base: ReadableDataset) -> Any:
         """Return what the choice makes of a dataset; the view looks up its samples there."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind makes its own; a struct can't have an abstract base
 
     def description(self) -> dict[str, Any]:
         """Return the choice as JSON values; an array is given by its checksum."""

@@ -314,7 +314,7 @@ def test_wrong_choices(tmp_path: Path, options: dict[str, str], message: str) ->
     rows = [("path", "image", "n", "x", "t"), ("a.jpg", "a.jpg", 1, 0.5, "a")]
     listed = table(pictures(tmp_path) / "list.csv", rows)
     with pytest.raises(ConfigError, match=message):
-        filelist(listed, **options)  # type: ignore[arg-type]
+        filelist(listed, **options)  # type: ignore[arg-type]  # options of any type
 
 
 class TestClasses:

@@ -293,7 +293,7 @@ class TestSeries:
 
 @pytest.mark.parametrize("make", [write, write_zarr], ids=["hdf5", "zarr"])
 def test_attributes_are_kept(make: Callable[..., Path], tmp_path: Path) -> None:
-    """What numbers mean stays in the manifest, where NaN is text, and `info` shows it."""
+    """The manifest keeps the meaning of numbers, with NaN as a string, and `info` shows it."""
     fill = "AAAAAAAA+H8=" if make is write_zarr else f4("nan")  # as xarray does
     attributes = {"scale_factor": 0.5, "_FillValue": fill, "units": "mm", "long_name": "rain"}
     path = make(tmp_path / "a.h5", attributes, np.ones(3, f4))
