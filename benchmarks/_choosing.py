@@ -91,12 +91,12 @@ class Feed(ABC):
         """Yield the numbers of the samples of each step."""
 
     def state(self) -> Any:
-        """The state of this rank after the steps that were taken. Raises NotImplementedError if there is none."""
-        raise NotImplementedError
+        """Return this rank's state after the steps taken; NotImplementedError of a loader that has none."""
+        raise NotImplementedError  # a loader that can't resume, which the report says
 
     def restore(self, state: Any) -> None:
         """Take a state; call it before iterating."""
-        raise NotImplementedError
+        raise NotImplementedError  # as above
 
     def save(self, path: Path) -> None:
         """Write the state to a file."""

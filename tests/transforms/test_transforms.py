@@ -161,7 +161,7 @@ def recipe_of(*transforms: Any) -> Recipe:
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [
+    [  # ignored arg-types are what users type, and what is refused
         (lambda: RandomResizedCrop(0), "size must be one or two integers of at least 1, got 0"),
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio must be"),  # no width
