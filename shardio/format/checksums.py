@@ -127,4 +127,5 @@ def _content(field: Field) -> dict[str, Any]:
     # An image field's shape is derived from the images, so it is no part of the stored content.
     shape = {"array": field.shape, "pixels": field.row_shape}.get(field.kind)
     optional = {"optional": True} if field.optional else {}
-    return {"kind": field.kind, "dtype": field.dtype, "shape": shape, **optional}
+    parts = {"role": field.role, "on": field.on, "per": field.per} if field.on or field.per else {}
+    return {"kind": field.kind, "dtype": field.dtype, "shape": shape, **optional, **parts}

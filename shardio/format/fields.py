@@ -39,6 +39,7 @@ from ..system.types import Buffer, Sample
 from . import images
 
 Kind: TypeAlias = Literal["image", "images", "pixels", "array", "scalar", "text", "bytes", "json"]
+Role: TypeAlias = Literal["mask", "segments", "boxes", "points"]
 
 _IMAGES = ("image", "pixels")
 _BYTES = (bytes, bytearray, memoryview)
@@ -70,12 +71,17 @@ class Field:
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
         role: `mask` for images whose pixels are numbers of classes and not colours: they have one channel and are
             never interpolated. `segments` for the lengths of a row's segments, int32 of shape (None,); a batch
-            has their boundaries. None for all other fields.
+            has their boundaries. `boxes` for float32 (None, 4), the left, top, right and bottom edges of boxes in
+            pixels of the stored image; `points` for float32 (None, K, 2), (x, y) of K points each, or (None, K, 3)
+            with COCO's visibility. None for all other fields.
         optional: whether samples may lack the value: it is then None.
         attributes: what the source states about an array or a scalar, as JSON values, such as its `units`; None if it
             states nothing. They describe values and change none, so they are no part of the digest.
         window: whether the first axis of the arrays is the rows of a window, which transforms leave in place and treat
             alike.
+        on: the image field that boxes or points lie on; None for other fields.
+        per: the field of boxes or points whose first axis this field shares, such as the labels of boxes; None for
+            other fields.
 
     Raises ConfigError if these contradict each other.
     """
@@ -84,10 +90,12 @@ class Field:
     dtype: str | None = None
     shape: Shape | None = None
     channels: Literal[1, 3] | None = None
-    role: Literal["mask", "segments"] | None = None
+    role: Role | None = None
     optional: bool = False
     attributes: Mapping[str, Any] | None = field(default=None, hash=False)
     window: bool = False
+    on: str | None = None
+    per: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -103,8 +111,8 @@ class Field:
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         elif self.kind == "pixels":
             raise ConfigError("a field of kind 'pixels' needs a shape: the (height, width) of all images")
-        if self.role not in (None, "mask", "segments"):
-            raise ConfigError(f"role must be 'mask', 'segments' or None, got {self.role!r}")
+        if self.role not in (None, *get_args(Role)):
+            raise ConfigError(f"role must be {', '.join(map(repr, get_args(Role)))} or None, got {self.role!r}")
         if self.role == "mask" and not self.is_image:
             raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
         if self.role == "segments" and (self.dtype, self.shape) != ("int32", (None,)):
@@ -112,6 +120,7 @@ class Field:
         if self.role == "mask" and self.channels not in (None, 1):
             raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
         self._check_attributes()
+        self._check_geometry()
         if not isinstance(self.optional, bool):
             raise ConfigError(f"optional must be True or False, got {self.optional!r}")
         if not isinstance(self.window, bool) or (self.window and not (self.kind == "array" and self.row_shape)):
@@ -132,6 +141,31 @@ class Field:
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"attributes must be JSON: {error}") from error
         object.__setattr__(self, "attributes", dict(self.attributes) or None)
+
+    def _check_geometry(self) -> None:
+        lies = self.role in ("boxes", "points")
+        if lies != (self.on is not None):
+            rule = "names the image that it lies on" if lies else "is for role='boxes' and role='points'"
+            raise ConfigError(f"on= {rule}, got on={self.on!r} with role={self.role!r}")
+        if self.role == "boxes" and (self.dtype, self.shape, self.per) != ("float32", (None, 4), None):
+            raise ConfigError(f"role='boxes' is for float32 of shape (None, 4), without per=, got {describe(self)}")
+        if self.role == "points" and (self.dtype != "float32" or not _holds_points(self.shape)):
+            raise ConfigError(
+                f"role='points' is for float32 of shape (None, K, 2) or (None, K, 3), got {describe(self)}"
+            )
+        if self.per is not None and not (self.ragged and self.role in (None, "points")):
+            raise ConfigError(f"per= is for arrays whose first axis has any length, got {describe(self)}")
+        if self.flip_pairs is None:
+            return
+        pairs, count = self.flip_pairs, (self.shape or (0, 0))[1] or 0
+        named = [n for pair in pairs for n in pair] if isinstance(pairs, list) and all(map(_is_pair, pairs)) else [-1]
+        if self.role != "points" or len({*named}) < len(named) or any(not 0 <= n < count for n in named):
+            raise ConfigError(f"flip_pairs are pairs of different numbers of points below {count}, got {pairs!r:.200}")
+
+    @property
+    def flip_pairs(self) -> Any:
+        """The pairs of points that a flip exchanges, such as the eyes: pairs of integers; None if unstated."""
+        return (self.attributes or {}).get("flip_pairs")
 
     @property
     def is_image(self) -> bool:
@@ -351,6 +385,14 @@ def is_missing(value: Any) -> bool:
     return value is None or isinstance(value, Missing)
 
 
+def _holds_points(shape: Shape | None) -> bool:
+    return is_ragged(shape) and shape is not None and len(shape) == 3 and (shape[1] or 0) > 0 and shape[2] in (2, 3)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
+
+
 def is_ragged(shape: Shape | None) -> bool:
     """Return whether the first axis of arrays of this shape, and no other, has any length."""
     return bool(shape) and shape is not None and shape[0] is None and None not in shape[1:]
@@ -453,12 +495,21 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
         except ConfigError as error:
             raise ConfigError(f"field {name!r}: {error}") from error
     for name, value in fields.items():
+        if value.on is not None and not (value.on in fields and _bears(fields[value.on])):
+            raise ConfigError(f"field {name!r} lies on {value.on!r}, which must be an image among the fields")
+        if value.per is not None and not (value.per in fields and fields[value.per].on is not None):
+            raise ConfigError(f"field {name!r} is per={value.per!r}, which must be boxes or points among the fields")
         if value.optional and presence(name) in fields:
             raise ConfigError(
                 f"field {presence(name)!r} is what a batch calls the column that says where the optional field "
                 f"{name!r} has values: rename one"
             )
     return fields
+
+
+def _bears(field: Field) -> bool:
+    """Return whether boxes and points may lie on a field: it is an image, and no mask."""
+    return field.is_image and field.role is None
 
 
 def listed_names(names: str | Iterable[str] | None) -> list[str]:
@@ -623,7 +674,8 @@ def describe(field: Field) -> str:
             words = f"array, {field.dtype}, {'shapes differ' if field.shape is None else f'[{sizes}]'}"
         case "scalar":
             words = f"scalar, {field.dtype}"
-    return words + (", optional" if field.optional else "")
+    lies = f", {field.role} on {field.on}" if field.on else ""
+    return words + lies + (f", one per {field.per}" if field.per else "") + (", optional" if field.optional else "")
 
 
 def describe_fields(fields: Mapping[str, Field]) -> str:

@@ -29,7 +29,7 @@ from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from .fields import CHECKSUM, CHECKSUM_BYTES, Field, as_fields, fields_to_json, with_hidden
 from .file_table import TableFile, checksum_of
-from .requires import check_requires
+from .requires import GEOMETRY, check_requires
 from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -115,7 +115,7 @@ class Manifest:
         value = {
             "format": "shardio",
             "version": VERSION,
-            "requires": [],
+            "requires": [GEOMETRY] if any(f.on or f.per for f in self.fields.values()) else [],
             "container": self.container,
             "digest": self.digest,
             "samples": self.samples,

@@ -5,7 +5,10 @@ A reader that doesn't know one of them must not read on: it could take other val
 
 from ..errors import DatasetError
 
-_KNOWN: frozenset[str] = frozenset()
+GEOMETRY = "geometry"
+"""Fields that lie on an image, and those that are per instance."""
+
+_KNOWN = frozenset({GEOMETRY})
 
 
 def check_requires(requires: object, place: object, error: type[DatasetError] = DatasetError) -> None:

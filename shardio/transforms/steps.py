@@ -50,10 +50,16 @@ class Crop:
 
     Attributes:
         inside: whether all boxes are known to lie within their images.
+        mask: the images that are cropped, bool [B]; the box of any other is the whole image. None: all.
+        by_center: whether boxes of the sample whose centres are cut off become empty.
+        fill: what pixels outside of the image are instead of black: one number per channel, or one for all.
     """
 
     boxes: NDArray[np.int32]
     inside: bool = False
+    mask: Mask | None = None
+    by_center: bool = False
+    fill: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,10 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """Mirror left to right."""
+    """Flip left to right, or `vertical`, top to bottom."""
 
     mask: Mask
+    vertical: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[A
     ShardCorrupt for a length that no value has.
     """
     field = dataset.field(name)
-    ragged = field.ragged and field.role is None
+    ragged = field.ragged and field.role != "segments"
     if not ragged and not (field.kind == "scalar" and field.row_dtype.kind in "iu"):
         raise ConfigError(
             "bucket_by must name a field of arrays whose first axis has any length, or of integers, the lengths "

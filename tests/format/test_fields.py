@@ -214,7 +214,10 @@ class TestField:
             ({"kind": "array", "dtype": "int64", "shape": 3}, r"a tuple of integers, such as \(3,\), got 3"),
             ({"kind": "image", "channels": 4}, "channels must be 1 or 3.*got 4"),
             ({"kind": "text", "channels": 3}, "channels must be"),
-            ({"kind": "image", "role": "label"}, "role must be 'mask', 'segments' or None, got 'label'"),
+            (
+                {"kind": "image", "role": "label"},
+                "role must be 'mask', 'segments', 'boxes', 'points' or None, got 'label'",
+            ),
             ({"kind": "text", "role": "mask"}, "role='mask' is for images, got a field of kind 'text'"),
             ({"kind": "image", "role": "mask", "channels": 3}, "a mask has 1 channel, got channels=3"),
             ({"kind": "text", "optional": "yes"}, "optional must be True or False, got 'yes'"),
