@@ -55,6 +55,7 @@ from .transforms import FillMissing as FillMissing
 from .transforms import GaussianBlur as GaussianBlur
 from .transforms import MixUp as MixUp
 from .transforms import Normalize as Normalize
+from .transforms import PadImages as PadImages
 from .transforms import PadTo as PadTo
 from .transforms import Ragged as Ragged
 from .transforms import RandAugment as RandAugment
@@ -65,13 +66,19 @@ from .transforms import RandomCrop as RandomCrop
 from .transforms import RandomErasing as RandomErasing
 from .transforms import RandomGrayscale as RandomGrayscale
 from .transforms import RandomHorizontalFlip as RandomHorizontalFlip
+from .transforms import RandomIoUCrop as RandomIoUCrop
 from .transforms import RandomItem as RandomItem
 from .transforms import RandomResizedCrop as RandomResizedCrop
 from .transforms import RandomRotate90 as RandomRotate90
 from .transforms import RandomRotation as RandomRotation
+from .transforms import RandomShortestSize as RandomShortestSize
 from .transforms import RandomSpatialCrop as RandomSpatialCrop
+from .transforms import RandomVerticalFlip as RandomVerticalFlip
 from .transforms import RandomWindow as RandomWindow
+from .transforms import RandomZoomOut as RandomZoomOut
 from .transforms import Resize as Resize
+from .transforms import SanitizeBoundingBoxes as SanitizeBoundingBoxes
+from .transforms import ScaleJitter as ScaleJitter
 from .transforms import ToFloat as ToFloat
 from .transforms import ToInt64 as ToInt64
 from .transforms import Tokenize as Tokenize
@@ -130,6 +137,7 @@ __all__ = [
     "NotADataset",
     "ObjectChanged",
     "ObjectNotFound",
+    "PadImages",
     "PadTo",
     "PairingWarning",
     "PipelineClosed",
@@ -145,13 +153,19 @@ __all__ = [
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
     "RandomItem",
     "RandomResizedCrop",
     "RandomRotate90",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSpatialCrop",
+    "RandomVerticalFlip",
     "RandomWindow",
+    "RandomZoomOut",
     "Resize",
+    "SanitizeBoundingBoxes",
+    "ScaleJitter",
     "SequenceRows",
     "ShardCorrupt",
     "ShardioError",

@@ -164,14 +164,14 @@ class CpuEngine:
         return results if out is None else None
 
     def fuse(self, steps: Sequence[EngineStep], sizes: Sizes) -> Sequence[EngineStep]:
-        """Return the steps with the leading crops, resizes and flips as one, if compiled code carries that out."""
+        """Return the steps with as many leading crops, resizes and flips as one as compiled code carries out."""
         if self._fused is None or any(isinstance(step, FusedSteps) for step in steps):
             return steps
         moves = [isinstance(step, Crop | Scale | Flip) for step in steps[: len(steps) - self.recipe.erasings]]
         cut = moves.index(False) if False in moves else len(moves)
-        alone = not any(isinstance(step, Crop | Scale) for step in steps[cut:])
-        fused = fuse(steps[:cut], sizes) if alone else None
-        return steps if fused is None else (fused, *steps[cut:])
+        while (fused := fuse(steps[:cut], sizes)) is None:
+            cut -= 1
+        return fused, *steps[cut:]
 
     def _divided(
         self, steps: Sequence[EngineStep], sizes: Sizes
@@ -186,7 +186,7 @@ class CpuEngine:
     def begin(self, given: Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
         """Return how compiled code makes images of one size in `out`; None if it cannot."""
         fused, rest, erasings = self._divided(steps, given.sizes)
-        if out is None or fused is None or self._fused is None:
+        if out is None or fused is None or self._fused is None or any(isinstance(each, Crop | Scale) for each in rest):
             return None
         as_bytes = self.recipe.normalization is None
         last = self._fused if as_bytes else self._fused_floats
@@ -246,7 +246,7 @@ class CpuEngine:
         for step in steps:
             match step:
                 case Crop(boxes):
-                    pixels = cropped(pixels, boxes[row].tolist())
+                    pixels = cropped(pixels, boxes[row].tolist(), step.fill)
                 case Scale(sizes, interpolation, antialias):
                     height, width = sizes[row].tolist()
                     self._check_scale((height, width))

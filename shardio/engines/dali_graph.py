@@ -177,7 +177,7 @@ def build(
             files, first, channels=channels, gpu=gpu, exact=decode == "exact", hw_decoder_load=hw_decoder_load
         )
         if first is not None and "offset" in first:
-            images = _crop(images, first)
+            images = _crop(images, first, steps[0])
         return images, rest
 
     def graph() -> Node:
@@ -185,7 +185,8 @@ def build(
         images, rest = decoded(files, nodes)
         ends = len(rest) - recipe.erasings
         # The conversion to floats flips for free: it takes over a flip directly before it.
-        flip = ends > 0 and isinstance(rest[ends - 1][0], Flip) and recipe.normalization is not None
+        last = rest[ends - 1][0] if ends > 0 and recipe.normalization is not None else None
+        flip = isinstance(last, Flip) and not last.vertical
         for step, arrays in rest[: ends - flip]:
             images = _step(images, step, arrays, channels, gpu)
         images = _to_floats(images, recipe, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
@@ -221,10 +222,10 @@ def _decode(
 
 
 @_plain_python
-def _crop(images: Node, arrays: dict[str, Node]) -> Node:
-    return fn.slice(
-        images, start=arrays["offset"], shape=arrays["size"], axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
-    )
+def _crop(images: Node, arrays: dict[str, Node], step: Step) -> Node:
+    where = {"start": arrays["offset"], "shape": arrays["size"], "axes": [0, 1]}
+    fill = list(step.fill) if isinstance(step, Crop) and step.fill else 0
+    return fn.slice(images, **where, out_of_bounds_policy="pad", fill_values=fill)
 
 
 @_plain_python
@@ -275,12 +276,12 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
 
     match step:
         case Crop():
-            return _crop(images, arrays)
+            return _crop(images, arrays, step)
         case Scale(_, interpolation, antialias):
             kind = _RESIZE[interpolation]
             return fn.resize(images, size=arrays["size"], interp_type=kind, antialias=antialias)
         case Flip():
-            return fn.flip(images, horizontal=arrays["mask"])
+            return fn.flip(images, **{"horizontal": 0, "vertical" if step.vertical else "horizontal": arrays["mask"]})
         case Warp():
             options = {"matrix": arrays["matrices"], "fill_value": 0, "inverse_map": True}
             if not step.bilinear:

@@ -202,7 +202,7 @@ def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArr
         match step:
             case Crop(boxes):
                 y, x, height, width = boxes[row].tolist()
-                planes = _cropped(planes, y - top, x - left, height, width)
+                planes = _cropped(planes, y - top, x - left, height, width, step.fill)
                 top = left = 0
             case Scale(targets, interpolation, antialias):
                 shape, size = np.array([planes.shape[1:]], np.int32), targets[row : row + 1]
@@ -216,9 +216,13 @@ def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArr
     return planes.permute(1, 2, 0)
 
 
-def _cropped(image: torch.Tensor, top: int, left: int, height: int, width: int) -> torch.Tensor:
-    """Crop a box of an image [C, H, W]; black outside of the image."""
+def _cropped(image: torch.Tensor, top: int, left: int, height: int, width: int, fill: Sequence[float]) -> torch.Tensor:
+    """Crop a box of an image [C, H, W], with `fill` outside of the image."""
     below, right = top + height - image.shape[1], left + width - image.shape[2]
     border = [max(pixels, 0) for pixels in (-left, right, -top, below)]
     padded = functional.pad(image, border) if any(border) else image
+    if any(border) and any(fill):
+        outside = functional.pad(torch.zeros_like(image[:1], dtype=torch.bool), border, value=True)
+        pixel = torch.tensor(fill, dtype=image.dtype, device=image.device).expand(len(image))
+        padded = torch.where(outside, pixel[:, None, None], padded)
     return padded[:, max(top, 0) :, max(left, 0) :][:, :height, :width]

@@ -12,13 +12,13 @@ from ..transforms.steps import Interpolation
 from .fused_images import FusedImages
 
 
-def cropped(pixels: NDArray[np.uint8], box: list[int]) -> NDArray[np.uint8]:
-    """Crop to a box (top, left, height, width), black outside of the image. A view if the box is inside."""
+def cropped(pixels: NDArray[np.uint8], box: list[int], fill: tuple[float, ...] = ()) -> NDArray[np.uint8]:
+    """Crop to a box (top, left, height, width), with `fill` outside of the image. A view if the box is inside."""
     top, left, height, width = box
     inside = pixels[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
     if inside.shape[:2] == (height, width):
         return inside
-    padded = np.zeros((height, width, pixels.shape[2]), np.uint8)
+    padded = np.full((height, width, pixels.shape[2]), np.array(fill or 0, np.uint8))
     y, x = max(-top, 0), max(-left, 0)
     padded[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
     return padded

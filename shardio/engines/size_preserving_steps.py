@@ -30,7 +30,7 @@ class _Step(ctypes.Structure):
         ("more", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
-        ("bilinear", ctypes.c_int64),
+        ("way", ctypes.c_int64),
     ]
 
 
@@ -75,8 +75,8 @@ def arrays_of(step: SizePreservingStep, channels: int) -> list[NDArray[Any]]:
 def _as_struct(step: SizePreservingStep, arrays: list[NDArray[Any]]) -> _Step:
     addresses = [array.ctypes.data for array in arrays]
     sides = step.kernel if isinstance(step, Blur) else (0, 0)
-    bilinear = isinstance(step, Warp) and step.bilinear
-    return _Step(KINDS.index(type(step)), *addresses, *[None] * (3 - len(addresses)), *sides, bilinear)
+    way = (isinstance(step, Warp) and step.bilinear) or (isinstance(step, Flip) and step.vertical)
+    return _Step(KINDS.index(type(step)), *addresses, *[None] * (3 - len(addresses)), *sides, way)
 
 
 def gaussian_filters(sigmas: NDArray[np.float32], side: int) -> NDArray[np.float32]:

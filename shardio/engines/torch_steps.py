@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..transforms.filters import resize_weights
-from ..transforms.fuse import FusedSteps
+from ..transforms.fuse import LEFT_RIGHT, TOP_BOTTOM, FusedSteps
 from ..transforms.mixing import MixParams
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
@@ -92,8 +92,9 @@ def _resample(pixels: Tensor, starts: NDArray[np.int64], fused: FusedSteps, size
         )
         for axis, count in enumerate(size)
     )  # fmt: skip
-    flips = fused.flips[:, None, None]
-    columns, across = (np.where(flips, array[:, ::-1], array) for array in (columns, across))
+    left_right, top_bottom = ((fused.flips & flip != 0)[:, None, None] for flip in (LEFT_RIGHT, TOP_BOTTOM))
+    columns, across = (np.where(left_right, array[:, ::-1], array) for array in (columns, across))
+    rows, down = (np.where(top_bottom, array[:, ::-1], array) for array in (rows, down))
     source_rows = np.minimum(np.arange(int(regions[:, 0].max())), regions[:, :1] - 1)
     lines = to_device(starts[:, None] + source_rows * regions[:, 1:].astype(np.int64), device)[:, :, None]
     places, weights = to_device(columns, device)[:, None], to_device(across, device)[:, None, :, :, None]
@@ -160,8 +161,8 @@ def _per_image(values: Tensor) -> Tensor:
     return values[:, None, None, None]
 
 
-def _flip(images: Tensor) -> Tensor:
-    return images.flip(2)
+def _flip(images: Tensor, vertical: bool) -> Tensor:
+    return images.flip(1 if vertical else 2)
 
 
 def _warp(images: Tensor, matrices: Tensor, bilinear: bool) -> Tensor:

@@ -58,8 +58,8 @@ typedef struct {
     const int32_t *images;  /* the expected height and width of the image as it is stored */
     const int32_t *boxes;   /* top, left, height and width of the region in the upright image */
     const int32_t *scaled;  /* height and width to which the region is resized */
-    const int32_t *windows; /* top and left of the result within the resized region; black beyond that */
-    const uint8_t *flips;
+    const int32_t *windows; /* top and left of the result within the resized region; `fill` beyond that */
+    const uint8_t *flips;   /* FLIP_... */
     const uint8_t *turns; /* what makes the image upright: TURN_..., of a file; NULL for nothing */
     const float *normalize; /* mean and deviation per channel, for float planes; NULL for bytes, channels last */
     uint8_t *out;
@@ -70,6 +70,7 @@ typedef struct {
     int32_t fast;    /* chroma is repeated, not interpolated, and the decoder shrinks what is far too large */
     int64_t most;    /* pixels of one file to hold at once */
     double seconds;  /* of processor time for the decoding of one file */
+    uint8_t fill[4]; /* the pixel beyond the region */
     uint8_t *failed; /* per image 0, FAILED if it is left to the caller, or FAILED_LATE if it takes too long */
 } ImageBatch;
 
@@ -79,6 +80,9 @@ enum {
 };
 
 enum { FAILED = 1, FAILED_LATE };
+
+/* A result is flipped left to right, or top to bottom. */
+enum { FLIP_COLUMNS = 1, FLIP_ROWS = 2 };
 
 /* The rows or the columns are mirrored, then both swapped. */
 enum { TURN_ROWS = 1, TURN_COLUMNS = 2, TURN_SWAP = 4 };
@@ -126,7 +130,8 @@ typedef struct {
 typedef struct {
     void *out;
     const float *normalize;
-    size_t pitch, plane; /* results from one row to the next, and from one plane to the next */
+    ptrdiff_t pitch; /* results from one row to the next; below 0 if they are written from the last row up */
+    size_t plane;    /* results from one plane to the next */
     int channels, flip;
 } Output;
 
@@ -146,8 +151,8 @@ typedef struct {
  * exhausted. */
 int resample_begin(Resampler *it, int filter, Extent y, Extent x, Output output);
 
-/* Makes all of an output of `height` rows and `width` columns black. */
-void make_black(Output output, int32_t height, int32_t width);
+/* Makes all pixels of an output of `height` rows and `width` columns the same. */
+void fill_pixels(Output output, int32_t height, int32_t width, const uint8_t *pixel);
 
 void resampler_free(Resampler *it);
 

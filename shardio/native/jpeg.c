@@ -123,6 +123,12 @@ static int is_mirrored(const Crop *it, int stored) { return (it->turn & (stored 
 
 static int32_t shrunk(int32_t size, int shrink) { return (size + shrink - 1) / shrink; }
 
+static Output output_of(const Crop *it) {
+    const ImageBatch *work = it->work;
+    const ptrdiff_t pitch = work->width;
+    return (Output){it->out, work->normalize, pitch, (size_t)(work->height * pitch), work->channels, it->flip & FLIP_COLUMNS};
+}
+
 /* Begins to resize a crop, and finds what it shows. Returns -1 if memory is exhausted. */
 static int begin(Crop *it) {
     const ImageBatch *work = it->work;
@@ -130,7 +136,7 @@ static int begin(Crop *it) {
     Extent axes[2];
     int32_t starts[2];
     const int32_t wanted[2] = {work->height, work->width};
-    size_t offsets[2];
+    ptrdiff_t offsets[2];
     int whole = 1;
     for (int axis = 0; axis < 2; axis++) {
         /* What the window shows of the resized region. */
@@ -138,7 +144,7 @@ static int begin(Crop *it) {
         int32_t end = it->window[axis] + wanted[axis] < it->scaled[axis] ? it->window[axis] + wanted[axis]
                                                                          : it->scaled[axis];
         int32_t before = first - it->window[axis], after = it->window[axis] + wanted[axis] - end;
-        offsets[axis] = (size_t)(axis && it->flip ? after : before);
+        offsets[axis] = it->flip & (axis ? FLIP_COLUMNS : FLIP_ROWS) ? after : before;
         whole &= before + after == 0;
         double low = (double)it->box[axis] / shrink, high = (double)(it->box[axis] + it->box[2 + axis]) / shrink;
         int stored = stored_axis(it, axis);
@@ -152,9 +158,13 @@ static int begin(Crop *it) {
         axes[axis] = (Extent){low - from, high - from, (int32_t)ceil(high) - from, it->scaled[axis], first,
                               end - first};
     }
-    const size_t pitch = (size_t)work->width, pixel = work->normalize ? sizeof(float) : (size_t)work->channels;
-    Output output = {it->out, work->normalize, pitch, (size_t)work->height * pitch, work->channels, it->flip};
-    if (!whole) make_black(output, work->height, work->width);
+    const ptrdiff_t pitch = work->width, pixel = work->normalize ? (ptrdiff_t)sizeof(float) : work->channels;
+    Output output = output_of(it);
+    if (!whole) fill_pixels(output, work->height, work->width, work->fill);
+    if (it->flip & FLIP_ROWS) {
+        offsets[0] += axes[0].count - 1;
+        output.pitch = -pitch;
+    }
     output.out = it->out + (offsets[0] * pitch + offsets[1]) * pixel;
     Resampler *resampler = &it->resampler;
     if (resample_begin(resampler, work->filter, axes[0], axes[1], output)) return -1;
@@ -344,14 +354,15 @@ static int make_pixels(Decoder *decoder, Crop *it) {
 
 /* Whether a window shows something of a resized region. */
 static int shows(int32_t window, int32_t wanted, int32_t scaled) {
-    return scaled >= 1 && window < scaled && (int64_t)window + wanted >= 1 && (int64_t)window + wanted <= INT32_MAX;
+    return window < scaled && (int64_t)window + wanted >= 1;
 }
 
-static int inside(const Crop *it) {
+static int is_possible(const Crop *it) {
     const int32_t *box = it->box, height = it->image[stored_axis(it, 0)], width = it->image[stored_axis(it, 1)];
     return box[0] >= 0 && box[1] >= 0 && box[2] >= 1 && box[3] >= 1 && (int64_t)box[0] + box[2] <= height &&
-           (int64_t)box[1] + box[3] <= width && shows(it->window[0], it->work->height, it->scaled[0]) &&
-           shows(it->window[1], it->work->width, it->scaled[1]);
+           (int64_t)box[1] + box[3] <= width && it->scaled[0] >= 1 && it->scaled[1] >= 1 &&
+           (int64_t)it->window[0] + it->work->height <= INT32_MAX &&
+           (int64_t)it->window[1] + it->work->width <= INT32_MAX;
 }
 
 /* Begins the crop of image `i` that a batch wants, unless it is left to the caller. */
@@ -368,7 +379,12 @@ static void start(Crop *it, const ImageBatch *work, int64_t i) {
     it->out = work->out + i * work->out_bytes;
     it->state = LEFT;
     int is_too_large = it->image[0] > JPEG_MAX_DIMENSION || it->image[1] > JPEG_MAX_DIMENSION;
-    if (!inside(it) || (work->encoded && is_too_large)) return; /* before it costs memory */
+    if (!is_possible(it) || (work->encoded && is_too_large)) return; /* before it costs memory */
+    if (!shows(it->window[0], work->height, it->scaled[0]) || !shows(it->window[1], work->width, it->scaled[1])) {
+        fill_pixels(output_of(it), work->height, work->width, work->fill);
+        it->state = MADE;
+        return;
+    }
     it->shrink = work->encoded ? shrink_of(it) : 1;
     if (begin(it) == 0) it->state = BEGUN;
 }

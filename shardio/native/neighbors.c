@@ -22,10 +22,19 @@ static inline void reverse(uint8_t *to, const uint8_t *from, int32_t width, int3
     copy_pixel(to, from - channels, channels);
 }
 
-int flip(Pixels image, Scratch *scratch) {
+int flip(Pixels image, int vertical, Scratch *scratch) {
     size_t count = (size_t)image.width * (size_t)image.channels;
     uint8_t *row = image.pixels, *copy = scratch_take(scratch, count + SPARE);
     if (!copy) return -1;
+    if (vertical) {
+        uint8_t *other = row + (size_t)(image.height - 1) * count;
+        for (; row < other; row += count, other -= count) {
+            memcpy(copy, row, count);
+            memcpy(row, other, count);
+            memcpy(other, copy, count);
+        }
+        return 0;
+    }
     memset(copy + count, 0, SPARE);
     for (int32_t y = 0; y < image.height; y++, row += count) {
         memcpy(copy, row, count);

@@ -725,7 +725,7 @@ static void down(Resampler *it, uint8_t *out, int count) {
 /* Converts a line of results to floats in their planes. */
 static void put_planes(const Resampler *it, const uint8_t *line) {
     const Output *to = &it->output;
-    float *out = (float *)to->out + (size_t)it->made * to->pitch;
+    float *out = (float *)to->out + it->made * to->pitch;
 #ifdef WIDE
     if (to->channels == 3 && has_avx2()) {
         planes_wide(line, to->normalize, out, to->plane, it->x.count);
@@ -735,15 +735,13 @@ static void put_planes(const Resampler *it, const uint8_t *line) {
     planes_plain(line, to->normalize, out, to->plane, 0, it->x.count, to->channels);
 }
 
-void make_black(Output output, int32_t height, int32_t width) {
-    const uint8_t black[3] = {0};
+void fill_pixels(Output output, int32_t height, int32_t width, const uint8_t *pixel) {
     for (int32_t row = 0; row < height; row++) {
-        size_t at = (size_t)row * output.pitch;
-        if (!output.normalize)
-            memset((uint8_t *)output.out + at * (size_t)output.channels, 0, (size_t)width * (size_t)output.channels);
-        else
-            for (int32_t i = 0; i < width; i++)
-                planes_plain(black, output.normalize, (float *)output.out + at + i, output.plane, 0, 1, output.channels);
+        ptrdiff_t at = row * output.pitch;
+        for (int32_t i = 0; i < width; i++, at++)
+            if (output.normalize)
+                planes_plain(pixel, output.normalize, (float *)output.out + at, output.plane, 0, 1, output.channels);
+            else memcpy((uint8_t *)output.out + at * output.channels, pixel, (size_t)output.channels);
     }
 }
 
@@ -789,7 +787,7 @@ void resampler_free(Resampler *it) {
 /* Makes a row of results of a row of their source pixels. */
 static void copied_row(Resampler *it, const uint8_t *row) {
     const Output *to = &it->output;
-    uint8_t *out = (uint8_t *)to->out + (size_t)it->made * to->pitch * (size_t)to->channels;
+    uint8_t *out = (uint8_t *)to->out + it->made * to->pitch * to->channels;
     if (!to->normalize) copy_row(row, it->x.count, to->channels, to->flip, out);
     else {
         if (to->flip) copy_row(row, it->x.count, to->channels, 1, it->kept);
@@ -812,7 +810,7 @@ void resample_row(Resampler *it, const uint8_t *row) {
     else across(it, row, kept);
     for (; it->made < y->count && y->at[it->made] + y->used[it->made] - 1 <= number; it->made++) {
         size_t made = (size_t)it->x.count * (size_t)it->output.channels;
-        size_t place = (size_t)it->made * it->output.pitch * (size_t)it->output.channels;
+        ptrdiff_t place = it->made * it->output.pitch * it->output.channels;
         uint8_t *out = it->output.normalize ? NULL : (uint8_t *)it->output.out + place;
         uint8_t *line = it->kept + (size_t)it->room * it->stride, *bytes = line + it->stride;
         if (!it->down_first) down(it, out ? out : bytes, (int)count);

@@ -17,8 +17,8 @@ static void erase(Pixels image, const int32_t *box, const uint8_t *value) {
 
 static int carry_out(Pixels image, const Step *step, int64_t row, Scratch *scratch) {
     switch (step->kind) {
-    case FLIP: return flip(image, scratch);
-    case WARP: return warp(image, (const double *)step->values + 6 * row, step->bilinear != 0, scratch);
+    case FLIP: return flip(image, step->way != 0, scratch);
+    case WARP: return warp(image, (const double *)step->values + 6 * row, step->way != 0, scratch);
     case BLEND: blend(image, ((const float *)step->values)[row], ((const uint8_t *)step->more)[row]); return 0;
     case HUE: turn_hue(image, ((const uint8_t *)step->values)[row]); return 0;
     case POSTERIZE: posterize(image, ((const uint8_t *)step->values)[row]); return 0;

@@ -19,7 +19,7 @@ typedef struct {
     const uint8_t *mask;
     const void *values, *more;
     int64_t rows, columns; /* of a blur's filters, which `values` and `more` hold */
-    int64_t bilinear;
+    int64_t way; /* of a warp, whether it is bilinear; of a flip, whether it is vertical */
 } Step;
 
 int shardio_carry_out(int64_t count, uint8_t *pixels, int64_t apart, const int32_t *shape, const Step *steps, int64_t number);
@@ -41,7 +41,7 @@ void stretch_contrast(Pixels image);
 void equalize(Pixels image);
 
 /* neighbors.c. These return 0, or -1 if memory is exhausted. */
-int flip(Pixels image, Scratch *scratch);
+int flip(Pixels image, int vertical, Scratch *scratch);
 int warp(Pixels image, const double *matrix, int bilinear, Scratch *scratch);
 int sharpen(Pixels image, float factor, Scratch *scratch);
 int blur(Pixels image, const float *down, int rows, const float *across, int columns, Scratch *scratch);

@@ -22,12 +22,19 @@ from .color import RandomGrayscale as RandomGrayscale
 from .composition import ChildTransform as ChildTransform
 from .composition import RandomApply as RandomApply
 from .composition import RandomChoice as RandomChoice
+from .detection import PadImages as PadImages
+from .detection import RandomIoUCrop as RandomIoUCrop
+from .detection import RandomShortestSize as RandomShortestSize
+from .detection import RandomZoomOut as RandomZoomOut
+from .detection import SanitizeBoundingBoxes as SanitizeBoundingBoxes
+from .detection import ScaleJitter as ScaleJitter
 from .erasing import RandomErasing as RandomErasing
 from .geometry import CenterCrop as CenterCrop
 from .geometry import RandomCrop as RandomCrop
 from .geometry import RandomHorizontalFlip as RandomHorizontalFlip
 from .geometry import RandomResizedCrop as RandomResizedCrop
 from .geometry import RandomRotation as RandomRotation
+from .geometry import RandomVerticalFlip as RandomVerticalFlip
 from .geometry import Resize as Resize
 from .mixing import CutMix as CutMix
 from .mixing import Mixer as Mixer
@@ -44,7 +51,16 @@ from .ragged import RandomItem as RandomItem
 from .ragged import Tokenize as Tokenize
 from .random_generator import RandomGenerator as RandomGenerator
 
-SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
+SizeChangingTransform: TypeAlias = (
+    RandomResizedCrop
+    | RandomCrop
+    | CenterCrop
+    | Resize
+    | ScaleJitter
+    | RandomShortestSize
+    | RandomZoomOut
+    | RandomIoUCrop
+)
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | RandomItem | Tokenize

@@ -12,13 +12,19 @@ from ..errors import ConfigError
 from .blur import GaussianBlur
 from .color import ColorJitter, RandomGrayscale
 from .erasing import RandomErasing
-from .geometry import RandomHorizontalFlip, RandomRotation
+from .geometry import RandomHorizontalFlip, RandomRotation, RandomVerticalFlip
 from .random_generator import RandomGenerator
 from .steps import Mask, SizePreservingStep, Sizes, restrict
 from .validation import check_probability
 
 ChildTransform: TypeAlias = (
-    RandomHorizontalFlip | RandomRotation | ColorJitter | RandomGrayscale | GaussianBlur | RandomErasing
+    RandomHorizontalFlip
+    | RandomVerticalFlip
+    | RandomRotation
+    | ColorJitter
+    | RandomGrayscale
+    | GaussianBlur
+    | RandomErasing
 )
 """The transforms that RandomApply and RandomChoice accept: those that preserve an image's size and hold no others."""
 
@@ -40,8 +46,8 @@ class RandomApply:
     """Apply all of some transforms with probability `p`, or none of them.
 
     Args:
-        transforms: any of RandomHorizontalFlip, RandomRotation, ColorJitter, RandomGrayscale, GaussianBlur and
-            RandomErasing, applied in this order.
+        transforms: any of RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, ColorJitter, RandomGrayscale,
+            GaussianBlur and RandomErasing, applied in this order.
         p: the probability, in [0, 1].
 
     Raises:
@@ -70,8 +76,8 @@ class RandomChoice:
     """Apply one of some transforms to each image, each with the same probability.
 
     Args:
-        transforms: any of RandomHorizontalFlip, RandomRotation, ColorJitter, RandomGrayscale, GaussianBlur and
-            RandomErasing.
+        transforms: any of RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, ColorJitter, RandomGrayscale,
+            GaussianBlur and RandomErasing.
 
     Raises:
         ConfigError: if the list is empty or holds another transform.

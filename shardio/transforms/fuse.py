@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from .steps import Crop, Flip, Interpolation, Scale, Sizes, Step
 
+LEFT_RIGHT, TOP_BOTTOM = 1, 2
+"""The flips of `FusedSteps.flips`, as in `native/image.h`."""
+
 
 @dataclass(frozen=True, slots=True)
 class FusedSteps:
@@ -22,9 +25,10 @@ class FusedSteps:
         images: height and width of the image, int32 [B, 2].
         regions: top, left, height and width of the region in the image, int32 [B, 4].
         resized: height and width that the region is resized to, int32 [B, 2].
-        windows: top and left of the kept window in the resized region, int32 [B, 2]. It is black beyond that.
+        windows: top and left of the kept window in the resized region, int32 [B, 2].
         results: height and width of the windows, int32 [B, 2].
-        flips: whether to flip the window left to right, bool [B].
+        flips: how to flip the window, uint8 [B]: `LEFT_RIGHT`, `TOP_BOTTOM`, both, or 0.
+        fill: the pixel beyond the resized region: one number per channel, or one for all; () is black.
         interpolation, antialias: how to resize, see `steps.Scale`.
     """
 
@@ -33,16 +37,17 @@ class FusedSteps:
     resized: NDArray[np.int32]
     windows: NDArray[np.int32]
     results: Sizes
-    flips: NDArray[np.bool_]
+    flips: NDArray[np.uint8]
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    fill: tuple[float, ...] = ()
 
     @classmethod
     def of_resize(cls, images: Sizes, resized: Sizes, interpolation: Interpolation, antialias: bool) -> "FusedSteps":
         """Return a resize of whole images and nothing else."""
         zeros = np.zeros_like(images)
         regions = np.concatenate((zeros, images), axis=1)
-        unflipped = np.zeros(len(images), np.bool_)
+        unflipped = np.zeros(len(images), np.uint8)
         return cls(images, regions, resized, zeros, resized, unflipped, interpolation, antialias)
 
     @property
@@ -59,22 +64,23 @@ def fuse(steps: Sequence[EngineStep], sizes: Sizes) -> FusedSteps | None:
     """Fuse the steps for images of these heights and widths; None where that would give other pixels."""
     regions = np.concatenate((np.zeros_like(sizes), sizes), axis=1)
     windows = np.zeros_like(sizes)
-    flips = np.zeros(len(sizes), np.bool_)
+    flips = np.zeros(len(sizes), np.uint8)
     current = sizes
     resized: NDArray[np.int32] | None = None
     how: tuple[Interpolation, bool] = ("bilinear", True)
-    windowed = False
+    windowed, fill = False, tuple[float, ...]()
     for step in steps:
         match step:
             case Crop(boxes):
                 corners, kept = boxes[:, :2], boxes[:, 2:]
-                mirrored = (current - corners - kept)[:, 1]
-                corners = np.stack((corners[:, 0], np.where(flips, mirrored, corners[:, 1])), axis=1)
+                flipped = (flips[:, None] & np.array([TOP_BOTTOM, LEFT_RIGHT], np.uint8)) != 0
+                corners = np.where(flipped, current - corners - kept, corners)
                 outside = bool((corners < 0).any() or (corners + kept > current).any())
                 if outside and windowed:  # what an earlier window has cut off would come back
                     return None
-                if outside and resized is None:
-                    resized = current
+                if outside:
+                    fill = step.fill
+                    resized = current if resized is None else resized
                 if resized is not None:
                     windows, windowed = windows + corners, True
                 else:
@@ -85,8 +91,9 @@ def fuse(steps: Sequence[EngineStep], sizes: Sizes) -> FusedSteps | None:
                     return None
                 resized, how = targets, (interpolation, antialias)
                 current = targets
-            case Flip(mask):
-                flips = flips ^ mask
+            case Flip(mask, vertical):
+                flips = flips ^ mask * np.uint8(TOP_BOTTOM if vertical else LEFT_RIGHT)
             case _:
                 return None
-    return FusedSteps(sizes, regions, regions[:, 2:] if resized is None else resized, windows, current, flips, *how)
+    scaled = regions[:, 2:] if resized is None else resized
+    return FusedSteps(sizes, regions, scaled, windows, current, flips, *how, fill)

@@ -198,6 +198,26 @@ class RandomHorizontalFlip:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomVerticalFlip:
+    """Flip an image top to bottom with probability `p`.
+
+    Args:
+        p: the probability, in [0, 1].
+
+    Raises:
+        ConfigError: if `p` is not in [0, 1].
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
+        return (Flip(generator.uniform(1)[:, 0] < self.p, vertical=True),)
+
+
+@dataclass(frozen=True, slots=True)
 class RandomCrop:
     """Crop `size` at a random place, as torchvision's RandomCrop does.
 

@@ -16,7 +16,10 @@ from . import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomRotation,
+    RandomShortestSize,
+    RandomVerticalFlip,
     Resize,
+    ScaleJitter,
     SizeChangingTransform,
     SizePreservingTransform,
     ToFloat,
@@ -27,7 +30,7 @@ from .random_generator import RandomKeys
 from .steps import Crop, Erase, Interpolation, Scale, Sizes, Step
 
 _LARGEST_BYTE, _LARGEST_LEVEL = (1 << 8) - 1, (1 << 16) - 1
-_MOVES = SizeChangingTransform | RandomHorizontalFlip | RandomRotation
+_MOVES = SizeChangingTransform | RandomHorizontalFlip | RandomVerticalFlip | RandomRotation
 """The transforms that only move pixels."""
 
 
@@ -177,8 +180,8 @@ def _filtered(
     transform: SizeChangingTransform | SizePreservingTransform, usual: Interpolation
 ) -> SizeChangingTransform | SizePreservingTransform:
     """Return the transform; a resize without a filter gets the usual one."""
-    if isinstance(transform, Resize | RandomResizedCrop) and transform.interpolation is None:
-        return replace(transform, interpolation=usual)
+    if isinstance(transform, Resize | RandomResizedCrop | ScaleJitter | RandomShortestSize):
+        return replace(transform, interpolation=transform.interpolation or usual)
     return transform
 
 

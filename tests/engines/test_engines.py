@@ -79,6 +79,8 @@ TRANSFORMS: dict[str, list[Transform]] = {
     "border": [shardio.CenterCrop(150)],
     "random crop": [shardio.RandomCrop(90, padding=20), shardio.RandomHorizontalFlip()],
     "rotate, then crop": [shardio.RandomRotation(20, "bilinear"), shardio.RandomCrop(64)],
+    "canvas": [shardio.RandomZoomOut((9, 99, 200)), shardio.RandomVerticalFlip(), shardio.CenterCrop(60)],
+    "scales": [shardio.RandomVerticalFlip(), shardio.ScaleJitter(90), shardio.RandomCrop(48)],
     "twice": [shardio.RandomResizedCrop(64), shardio.RandomHorizontalFlip(), shardio.Resize((40, 50))],
     "contrastive": [
         shardio.RandomResizedCrop(48),

@@ -32,7 +32,11 @@ from shardio.transforms import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomShortestSize,
+    RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
+    ScaleJitter,
     ToFloat,
     Transform,
 )
@@ -77,12 +81,16 @@ def reference(
         match step:
             case Crop(boxes):
                 top, left, height, width = boxes[row].tolist()
-                image = image.crop((left, top, left + width, top + height))
+                fill = tuple(np.broadcast_to(step.fill or 0, channels).tolist())
+                canvas = Image.new(image.mode, (width, height), fill if channels > 1 else fill[0])
+                canvas.paste(image, (-left, -top))
+                image = canvas
             case Scale(sizes, interpolation, _):
                 height, width = sizes[row].tolist()
                 image = resized(image, (height, width), interpolation)
-            case Flip(mask) if mask[row]:
-                image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            case Flip(mask, vertical) if mask[row]:
+                flip = Image.Transpose.FLIP_TOP_BOTTOM if vertical else Image.Transpose.FLIP_LEFT_RIGHT
+                image = image.transpose(flip)
     return np.asarray(image).reshape(image.height, image.width, channels)
 
 
@@ -243,6 +251,11 @@ LISTS: dict[str, list[Transform]] = {
     "flip, then crop": [RandomHorizontalFlip(), RandomCrop(50), CenterCrop(45), RandomHorizontalFlip()],
     "flip first": [RandomHorizontalFlip(), Resize((40, 50))],
     "twice": [Resize((60, 60), "bicubic"), CenterCrop(50), Resize((20, 30), "box")],
+    "vertical flip": [RandomResizedCrop(48), RandomVerticalFlip()],
+    "both flips and a border": [RandomVerticalFlip(), RandomHorizontalFlip(), CenterCrop(130), RandomVerticalFlip()],
+    "on a canvas": [RandomZoomOut(114, p=0.7), RandomVerticalFlip(), RandomHorizontalFlip()],
+    "on a canvas, then resized": [RandomZoomOut(114), RandomCrop(100, padding=30), Resize((50, 60))],
+    "scales": [ScaleJitter((80, 90), (0.3, 1.5)), RandomShortestSize([40, 50], max_size=60)],
 }
 
 

@@ -28,6 +28,7 @@ from shardio.transforms import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomRotation,
+    RandomVerticalFlip,
     TrivialAugmentWide,
 )
 from shardio.transforms.auto_augment import Ranges, operations
@@ -94,6 +95,7 @@ def by_dali(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.ui
 
 TRANSFORMS = {
     "flip": RandomHorizontalFlip(),
+    "vertical flip": RandomVerticalFlip(),
     "rotation": RandomRotation(90),
     "bilinear rotation": RandomRotation((10, 40), "bilinear"),
     "jitter": ColorJitter(0.4, 0.4, 0.4),
@@ -213,6 +215,7 @@ AS_PILLOW: dict[str, tuple[tuple[float, float], Callable[..., Image.Image], Call
     ),
     "shear": ((-1, 1), shear, lambda i, v: warp(np.array([[[1.0, v], [0, 1]]]), 0, 0, bilinear=False)),
     "flip": ((0, 0), lambda i, v: ImageOps.mirror(i), lambda i, v: Flip(ALL)),
+    "vertical flip": ((0, 0), lambda i, v: ImageOps.flip(i), lambda i, v: Flip(ALL, vertical=True)),
 }
 
 

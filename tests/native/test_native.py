@@ -137,7 +137,6 @@ def test_all_kernels_give_the_same_bytes(kind: str, tmp_path: Path, monkeypatch:
         ((60, 80), [0, 0, 61, 80], [0, 0]),  # a region that ends below the image
         ((60, 80), [-1, 0, 10, 10], [0, 0]),  # one that begins above it
         ((60, 80), [0, 0, 0, 10], [0, 0]),  # an empty one
-        ((60, 80), [0, 0, 60, 80], [8, 0]),  # a window below the resized region
         ((61, 80), [0, 0, 10, 10], [0, 0]),  # the image is lower than claimed
         ((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [0, 0]),  # a sum that overflows
     ],
@@ -146,6 +145,15 @@ def test_what_does_not_fit_is_left_to_the_caller(image: tuple[int, int], box: li
     """A view outside of the image is refused."""
     how = fused(image, box, [8, 8], window, False, (8, 8))
     assert not len(make(FusedImages(3), encode(picture(60, 80, seed=3)), how, 3, False))
+
+
+@pytest.mark.parametrize("window", [[8, 0], [-8, 0], [0, 8], [0, -20]])
+def test_a_window_beside_the_image_is_filled(window: list[int]) -> None:
+    """A window that shows nothing of the image is as black as what lies beyond an image elsewhere."""
+    how = fused((60, 80), [0, 0, 60, 80], [8, 8], window, False, (8, 8))
+    made = make(FusedImages(3), encode(picture(60, 80, seed=3)), how, 3, False)
+    assert len(made)
+    assert not made.any()
 
 
 def test_other_color_spaces_are_left_to_the_caller() -> None:

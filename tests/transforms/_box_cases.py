@@ -36,9 +36,9 @@ def inputs() -> dict[str, Any]:
     owners = np.repeat(np.arange(IMAGES), random.randint(0, 5, IMAGES))
     ends = sizes[owners][:, None, ::-1]
     # A tenth reaches over the edges, as boxes in the wild do.
-    corners = np.sort(random.uniform(-0.1, 1.1, (len(owners), 2, 2)), axis=1).clip(*np.where(
-        random.uniform(size=len(owners)) < 0.9, [[0.0], [1.0]], [[-1.0], [2.0]]
-    )[..., None, None])
+    corners = np.sort(random.uniform(-0.1, 1.1, (len(owners), 2, 2)), axis=1).clip(
+        *np.where(random.uniform(size=len(owners)) < 0.9, [[0.0], [1.0]], [[-1.0], [2.0]])[..., None, None]
+    )
     points = random.uniform(0, 1, (len(owners), POINTS, 2)) * (ends - 1)
     boxes = (corners * ends).astype(np.float32).reshape(-1, 4)
     return {"sizes": sizes, "owners": owners, "boxes": boxes, "points": points.astype(np.float32)}
@@ -60,7 +60,9 @@ def parameters(case: str) -> list[dict[str, Any]]:
             numbers["box"] = np.concatenate(((drawn[:, 2:] * (sizes - kept + 1)).astype(np.int64), kept), axis=1)
         elif kind == "padded crop":
             corner = ((drawn[:, :2] - 0.5) * sizes).astype(np.int64)
-            numbers["box"] = np.concatenate((corner, np.maximum(1, (sizes * drawn[:, 2:] * 1.5).astype(np.int64))), axis=1)
+            numbers["box"] = np.concatenate(
+                (corner, np.maximum(1, (sizes * drawn[:, 2:] * 1.5).astype(np.int64))), axis=1
+            )
         elif kind == "pad":
             canvas = (sizes * (1 + 3 * drawn[:, :1])).astype(np.int64)
             numbers["box"] = np.concatenate((-((canvas - sizes) * drawn[:, 2:]).astype(np.int64), canvas), axis=1)
@@ -77,6 +79,7 @@ def parameters(case: str) -> list[dict[str, Any]]:
         sizes = numbers.get("size", numbers["box"][:, 2:] if "box" in numbers else sizes)
         found.append(numbers)
     return found
+
 
 OPTIONS, TRIALS = 5, 40
 DRAWS = OPTIONS * (1 + 4 * TRIALS)

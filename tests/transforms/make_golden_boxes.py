@@ -8,6 +8,7 @@ of the first instances.
 
 import hashlib
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,12 @@ def drawn_transforms(given: dict[str, Any], starts: Any) -> dict[str, Any]:
     sanitize = v2.SanitizeBoundingBoxes(min_size=8, min_area=100, labels_getter=lambda sample: sample[1])
     for name, (transform, draws) in TRANSFORMS.items():
         sizes, boxes, kept = [], [], []
-        for row, (begin, end) in enumerate(zip(starts[:-1], starts[1:])):
+        for row, (begin, end) in enumerate(pairwise(starts)):
             canvas = tuple(given["sizes"][row].tolist())
             image = tv_tensors.Image(torch.zeros(1, 1, 1, dtype=torch.uint8).expand(1, *canvas))
-            own = tv_tensors.BoundingBoxes(torch.from_numpy(given["boxes"][begin:end]), format="XYXY", canvas_size=canvas)
+            own = tv_tensors.BoundingBoxes(
+                torch.from_numpy(given["boxes"][begin:end]), format="XYXY", canvas_size=canvas
+            )
             if len(own) or name != "RandomIoUCrop":
                 own = drawn(transform, draws(numbers[row]), [own, image][: 1 + (name == "RandomIoUCrop")])
                 own = own[0] if isinstance(own, list | tuple) else own
@@ -122,9 +125,11 @@ def main() -> None:
     starts = np.searchsorted(given["owners"], np.arange(IMAGES + 1))
     for case in CASES:
         steps, made = parameters(case), {"boxes": [], "points": []}
-        for row, (begin, end) in enumerate(zip(starts[:-1], starts[1:])):
+        for row, (begin, end) in enumerate(pairwise(starts)):
             canvas = tuple(given["sizes"][row].tolist())
-            boxes = tv_tensors.BoundingBoxes(torch.from_numpy(given["boxes"][begin:end]), format="XYXY", canvas_size=canvas)
+            boxes = tv_tensors.BoundingBoxes(
+                torch.from_numpy(given["boxes"][begin:end]), format="XYXY", canvas_size=canvas
+            )
             points = tv_tensors.KeyPoints(torch.from_numpy(given["points"][begin:end]), canvas_size=canvas)
             for numbers in steps:
                 boxes, points = carry_out(boxes, numbers, row), carry_out(points, numbers, row)

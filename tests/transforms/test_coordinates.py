@@ -1,13 +1,12 @@
 """Boxes and points move as torchvision.transforms.v2 moves them (`golden_boxes.npz`), and as the pixels move."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _box_cases import CASES, DRAWS, IMAGES, INEXACT, inputs, parameters, uniform
+from _box_cases import CASES, DRAWS, INEXACT, inputs, parameters, uniform
 
 from shardio.transforms import coordinates, detection
 from shardio.transforms.coordinates import geometry, move_boxes, move_points

@@ -1,6 +1,6 @@
 """Draws of every public transform equal recorded ones: a seed keeps its crops, flips and colours in each release."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,8 @@ def digest_of(decisions: Any) -> str:
     for each in decisions:
         found.update(type(each).__name__.encode())
         for field in fields(each):
+            if field.default is not MISSING and field.name != "inside" and getattr(each, field.name) == field.default:
+                continue  # what steps didn't have when they were recorded
             values = np.asarray(getattr(each, field.name))
             if values.dtype.kind == "U":
                 found.update(str(values).encode())
