@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import native
-from ..transforms.steps import Blur, Erase, SizePreservingStep, Warp
+from ..transforms.steps import Blur, Erase, Flip, SizePreservingStep, Warp
 from .base import step_arrays
 from .torch_steps import apply_step
 

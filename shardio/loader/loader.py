@@ -109,6 +109,9 @@ class Loader:
             of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
             has the CPU engine's decoder shrink a JPEG where its crop is at least twice as large as its target. See
             docs/engines.md.
+        geometry: add `NAME_geometry` for each image, float64 [B, 3, 3], which maps (x, y, 1) of the stored image to the
+            delivered one (edges are at integers), and `NAME_stored_size` and `NAME_delivered_size`, int32 [B, 2]. See
+            docs/detection.md.
         orient: rotate image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
             drawn for the upright image.
         engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
@@ -192,6 +195,7 @@ class Loader:
         to: To = "torch",
         decode: Decode = "exact",
         orient: bool = False,
+        geometry: bool = False,
         engine: EngineName = "auto",
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
@@ -226,6 +230,7 @@ class Loader:
             transforms=transforms,
             decode=decode,
             orient=orient,
+            geometry=geometry,
             mixing=mixing,
             map_function=map_function(map, map_by, to, timeout, on_threads=not isolate),
             on_bad_sample=on_bad_sample,

@@ -49,7 +49,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     Args:
         dataset: a path or URL, or a Dataset.
         transforms: a list for the one image field, or {field: list}; random choices depend on seed, epoch and index.
-        decode, orient: see `shardio.Loader`.
+        decode, orient, geometry: see `shardio.Loader`.
         fields: the fields to deliver, a list or {name: stored field}, see `shardio.Loader`; None delivers all.
         seed: the seed of random choices.
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
@@ -67,6 +67,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         transforms: Transforms = None,
         decode: Decode = "exact",
         orient: bool = False,
+        geometry: bool = False,
         fields: Fields = None,
         seed: int = 0,
         on_bad_sample: OnBadSample = "raise",
@@ -91,6 +92,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             transforms=transforms,
             decode=decode,
             orient=orient,
+            geometry=geometry,
             on_bad_sample=on_bad_sample,
             verify=verify,
             limits=Limits(max_image_pixels, max_value_bytes),

@@ -63,5 +63,15 @@ SizeChangingTransform: TypeAlias = (
 )
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
-Transform: TypeAlias = ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | RandomItem | Tokenize
+Transform: TypeAlias = (
+    ImageTransform
+    | ArrayTransform
+    | FillMissing
+    | ToInt64
+    | Collation
+    | RandomItem
+    | Tokenize
+    | SanitizeBoundingBoxes
+    | PadImages
+)
 """A transform of images, arrays or strings, as a loader's `transforms` accept it."""

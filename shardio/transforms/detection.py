@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..system.rules import at_least_one
 from .coordinates import Boxes, Owners, centers_inside
 from .random_generator import RandomGenerator
 from .steps import Crop, Interpolation, Mask, Scale, Sizes, Step
-from .validation import as_pair, as_positive_range, at_least_one, check_probability, check_resize
+from .validation import as_pair, as_positive_range, check_probability, check_resize
 
 Place: TypeAlias = Literal["topleft", "center"]
 

@@ -14,6 +14,7 @@ from . import (
     Normalize,
     RandomErasing,
     RandomHorizontalFlip,
+    RandomIoUCrop,
     RandomResizedCrop,
     RandomRotation,
     RandomShortestSize,
@@ -25,9 +26,10 @@ from . import (
     ToFloat,
     Transform,
 )
+from .coordinates import Boxes, Owners, move_boxes, sizes_after
 from .normalization import merged, per_channel
 from .random_generator import RandomKeys
-from .steps import Crop, Erase, Interpolation, Scale, Sizes, Step
+from .steps import Erase, Interpolation, Sizes, Step
 
 _LARGEST_BYTE, _LARGEST_LEVEL = (1 << 8) - 1, (1 << 16) - 1
 _MOVES = SizeChangingTransform | RandomHorizontalFlip | RandomVerticalFlip | RandomRotation
@@ -115,21 +117,32 @@ class Recipe:
         result: NDArray[np.float32] = (scaled - self.normalization[:, 0]) / self.normalization[:, 1]
         return result
 
-    def steps(self, sizes: Sizes, keys: RandomKeys) -> tuple[Step, ...]:
+    def steps(
+        self, sizes: Sizes, keys: RandomKeys, boxes: Boxes | None = None, owners: Owners | None = None
+    ) -> tuple[Step, ...]:
         """Return the steps for images of these heights and widths in pixels, int32 [B, 2], and the keys of B samples.
 
-        The steps' types and what in them is not an array are the same for any images.
+        The steps' types and what in them is not an array are the same for any images. If `needs_boxes`, the crops are
+        drawn for `boxes` on the images, float32 [N, 4], with the row of each one's image in `owners`, ascending [N].
         """
         steps: list[Step] = []
         for position, transform in enumerate(self.transforms):
-            added = transform.steps(sizes, keys.generator(position))
+            generator = keys.generator(position)
+            if isinstance(transform, RandomIoUCrop):
+                added = transform.steps(sizes, generator, boxes, owners)
+            else:
+                added = transform.steps(sizes, generator)
+            if boxes is not None and owners is not None:
+                boxes = move_boxes(boxes, owners, sizes, added)
             for step in added:
-                if isinstance(step, Crop):
-                    sizes = step.boxes[:, 2:]
-                elif isinstance(step, Scale):
-                    sizes = step.sizes
+                sizes = sizes_after(step, sizes)
             steps.extend(added)
         return tuple(steps)
+
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether crops are drawn for the boxes on an image."""
+        return any(isinstance(transform, RandomIoUCrop) for transform in self.transforms)
 
     @property
     def until_crop(self) -> tuple[SizeChangingTransform, ...]:

@@ -8,12 +8,13 @@ import torch
 
 from ...engines.array_transforms import transform_and_mark
 from ...engines.torch_steps import convert_and_erase
+from ...errors import MapError
 from ...format.fields import presence
 from ...transforms import ArrayRecipe
 from ...transforms.arrays import Move
 from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
-from .collate import added_name, boundaries, joined, length_name, nested, nested_names, unpadded
+from .collate import added_name, boundaries, geometry_names, joined, nested, nested_names, unpadded
 from .host_batch import Batch, DeferredField, EncodedImages, Finish, HostBatch
 from .map_function import MapFunction, collate
 from .mixing import LABEL, BatchFunction, mix_field
@@ -35,7 +36,9 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         finish = partial(mix_field, field=spec.mixing.image, params=params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
-    columns = {name: spec.with_mark(name) for name in nested_names(spec.collations)}
+    columns = dict[str, list[str]]()
+    for name in nested_names(spec.collations):
+        columns.setdefault(spec.counted(name), []).extend(spec.with_mark(name))
     marks = {name: mark for name, mark in spec.marks.items() if spec.arrays[name].on_device}
     if columns or marks:
         finish = partial(_finish_columns, nest=columns, marks=marks, finish=finish)
@@ -61,6 +64,12 @@ def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
         of_marks = {mark: unpadded(rules[name]) for name, mark in rows.spec.marks.items() if name in rules}
         collated = collate(rows.mapped[part], partial(mapped_example, rows), {**rules, **of_marks})
         doubled = {added_name(mark, rule) for mark, rule in of_marks.items()}
+        for name, rule in rules.items():
+            own, shared = added_name(name, rule), rows.spec.added_name(name)
+            if own != shared and own in collated and shared in collated:
+                if not torch.equal(collated[own], collated[shared]):
+                    raise MapError(f"the map function gave {name!r} and {rows.spec.counted(name)!r} unequal lengths")
+                doubled.add(own)
         return {name: value for name, value in collated.items() if name not in doubled} | loader_columns
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
@@ -82,6 +91,8 @@ def _fields(rows: Rows, part: slice) -> Batch:
     batch: Batch = {}
     for name in rows.spec.fields:
         batch |= _field(rows, part, name)
+        for column in geometry_names(name) if name in rows.spec.geometry else ():
+            batch[column] = torch.from_numpy(rows.arrays[column][part])
         if (offset := rows.spec.offsets.get(name)) is not None:
             batch[offset] = torch.from_numpy(rows.arrays[offset][part])
         if name in rows.present and rows.spec.stacked(name):
@@ -97,10 +108,10 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
         return {name: boundaries(rows.lists[name][part])}
     marks = spec.with_mark(name)[1:]
     if name in rows.arrays:
-        added = [mark for mark in marks if mark in rows.arrays] + ([] if rule is None else [length_name(name)])
+        added = [mark for mark in marks if mark in rows.arrays] + ([] if rule is None else [spec.added_name(name)])
         return {name: _stacked(rows, part, name)} | {n: torch.from_numpy(rows.arrays[n][part]) for n in added}
     if rule is not None:
-        batch = joined(name, rows.lists[name][part], rule, partial(spec.tensor, name))
+        batch = joined(name, rows.lists[name][part], rule, partial(spec.tensor, name), spec.added_name(name))
         for mark in marks:
             batch[mark] = joined(mark, rows.lists[mark][part], unpadded(rule), torch.from_numpy)[mark]
         return batch

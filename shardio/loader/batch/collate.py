@@ -39,6 +39,11 @@ def offset_name(name: str) -> str:
     return f"{name}_offset"
 
 
+def geometry_names(name: str) -> tuple[str, str, str]:
+    """Return the names of an image's columns of geometry: maps, stored sizes and delivered sizes."""
+    return f"{name}_geometry", f"{name}_stored_size", f"{name}_delivered_size"
+
+
 def added_name(name: str, collation: Collation) -> str:
     """Return the name of the column that joining a field adds to a batch."""
     return length_name(name) if isinstance(collation, PadTo) else offsets_name(name)
@@ -65,22 +70,24 @@ def joined(
     values: Sequence[NDArray[Any]],
     collation: Collation,
     as_tensor: Callable[[NDArray[Any]], torch.Tensor],
+    added: str | None = None,
 ) -> dict[str, Any]:
     """Join a field's values, each `[n, ...]`, to its tensor and the column that this adds. There is at least one value.
 
-    `as_tensor` returns the tensor that an array's memory stands for.
+    `as_tensor` returns the tensor that an array's memory stands for. `added` names the column, if not as
+    usual.
     """
     lengths = np.array([len(value) for value in values], np.int64)
     if isinstance(collation, PadTo):
         length = collation.padded_length or collation.padded(int(lengths.max()))
         out = allocation.empty((len(values), length, *values[0].shape[1:]), values[0].dtype)
         pad(values, lengths, collation, padding(collation.value, as_tensor(out[:0]).dtype), out)
-        return {name: as_tensor(out), length_name(name): torch.from_numpy(lengths)}
+        return {name: as_tensor(out), added or length_name(name): torch.from_numpy(lengths)}
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return {
         name: as_tensor(_end_to_end(values, int(offsets[-1]))),
-        offsets_name(name): torch.from_numpy(offsets),
+        added or offsets_name(name): torch.from_numpy(offsets),
     }
 
 

@@ -24,16 +24,19 @@ class Decisions:
         sizes: by stored field, the heights and widths of images as they are stored, int32 [n, 2].
         drawn: by name, the steps of images that the CPU engine makes of all rows, and that are stored upright; and the
             moves of arrays and numbers of one shape.
+        placed: by name, these steps of images that other fields follow, one by one.
     """
 
     selection: SelectedSamples
     sizes: Mapping[str, Sizes]
     drawn: Mapping[str, Sequence[Any]]
+    placed: Mapping[str, Sequence[Any]]
 
     def __getitem__(self, part: slice) -> "Decisions":
         sizes = {name: each[part] for name, each in self.sizes.items()}
         drawn = {name: [rows_of(step, part) for step in each] for name, each in self.drawn.items()}
-        return Decisions(self.selection[part], sizes, drawn)
+        placed = {name: [rows_of(step, part) for step in each] for name, each in self.placed.items()}
+        return Decisions(self.selection[part], sizes, drawn, placed)
 
 
 def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Decisions:
@@ -41,6 +44,7 @@ def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Dec
     selection.locate(spec.columns)
     sizes, own_keys = dict[str, Sizes](), {name: keys.draws(number) for name, number in spec.names.draws.items()}
     fixed = [name for name in spec.arrays if spec.fields[name].fixed]
+    placed: dict[str, Sequence[Any]] = {}
     drawn: dict[str, Sequence[Any]] = {n: spec.arrays[n].recipe.moves(own_keys[n]) for n in fixed}
     for stored, names in spec.names.delivered.items():
         kind = spec.fields[names[0]]
@@ -51,5 +55,9 @@ def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Dec
         turns = spec.options.orient and kind.kind == "image"
         for name in names if not (turns or kind.optional or spec.images[names[0]].batch_engine) else ():
             engine = spec.images[name].cpu_engine
-            drawn[name] = engine.fuse(engine.recipe.steps(found, own_keys[name]), found)
-    return Decisions(selection, sizes, drawn)
+            if not engine.recipe.needs_boxes:
+                steps = engine.recipe.steps(found, own_keys[name])
+                drawn[name] = engine.fuse(steps, found)
+                if name in spec.placed:
+                    placed[name] = steps
+    return Decisions(selection, sizes, drawn, placed)

@@ -16,7 +16,7 @@ from ...format.fields import length_column
 from ...transforms import Collation, PadTo, RandomItem
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
-from .collate import cut, length_name, pad
+from .collate import cut, pad
 from .extents import blocks_of
 from .other_draws import chosen_items
 from .pairs import note_array_sizes
@@ -75,8 +75,14 @@ def _read_parts(
     return data
 
 
-def make_ragged(rows: Rows, name: str, read: RaggedRead) -> None:
-    """Make the values of a ragged field under one of its names."""
+def read_whole(rows: Rows, stored: str, selection: SelectedSamples) -> RaggedRead:
+    """Read a ragged field whole, also one that no name delivers."""
+    lengths = selection.column(length_column(stored))
+    return RaggedRead(lengths, _read_parts(rows, stored, selection, np.zeros_like(lengths), lengths))
+
+
+def make_ragged(rows: Rows, name: str, read: RaggedRead, *, owned: bool = False) -> None:
+    """Make the values of a ragged field under one of its names, which alone has them if they are `owned`."""
     there = _present(rows, name)
     if name in read.windows:
         moves, data = read.windows[name]
@@ -85,7 +91,7 @@ def make_ragged(rows: Rows, name: str, read: RaggedRead) -> None:
     elif read.whole is not None:
         moves = _moves(rows, name, there, _shapes(rows, name, read.lengths[there]))
         first = not rows.spec.names.draws[name]  # the name of the stored field that has the values themselves
-        data = read.whole if first else read.whole.copy()
+        data = read.whole if first or owned else read.whole.copy()
         values = _split(data, read.lengths)
         if len(there) < len(values):
             values = [values[row] for row in there.tolist()]
@@ -223,7 +229,7 @@ def _put(
             if padded is not out:
                 out[there] = padded
             if of is None:
-                rows.arrays[length_name(name)][there] = lengths
+                rows.arrays[rows.spec.added_name(name)][there] = lengths
             return
     if len(there) == len(rows):
         rows.lists[name][:] = results

@@ -1,6 +1,6 @@
 """Making rows: samples are read, verified, decoded, transformed and given to the user's function for samples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -9,18 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...containers.packed_values import PackedValues
+from ...engines.base import rows_of
 from ...engines.cpu import make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import upright_sizes
 from ...errors import BadSample, ConfigError, MapError
 from ...format.fields import present_column
 from ...system import helper_process
+from ...transforms.steps import Sizes, Step
 from ...views.readable import SelectedSamples, decoded
-from .collate import length_name
 from .decisions import Decisions, decide
 from .extents import extents
-from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_block, read_ragged
+from .make_arrays import (
+    RaggedRead,
+    make_fixed,
+    make_listed,
+    make_ragged,
+    make_tokens,
+    read_block,
+    read_ragged,
+    read_whole,
+)
 from .make_image_lists import make_image_lists
+from .make_instances import place_image, place_instances
 from .mixing import LABEL
 from .pairs import check_pairs, note_image_sizes
 from .rows import Rows
@@ -43,6 +54,10 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
             stored = {name: _read(rows, name, selection, lent) for name in whole}
+            instances = {
+                root: found if isinstance(found := stored.get(root), RaggedRead) else read_whole(rows, root, selection)
+                for root in {*spec.cropped_for.values(), *(group.root for group in spec.groups)}
+            }
         if spec.options.verify:
             with clock.stage("verify"):
                 read = {name: each.stored() if isinstance(each, RaggedRead) else each for name, each in stored.items()}
@@ -52,15 +67,18 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
         with clock.stage("decode"):
             for field, delivered in names.delivered.items():
                 if spec.fields[delivered[0]].is_image:
-                    _decode_images(rows, delivered, stored[field], on_host=images_on_host)
+                    _decode_images(rows, delivered, stored[field], instances, on_host=images_on_host)
                 elif delivered[0] in spec.image_lists:
                     lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
                     make_image_lists(rows, delivered, lists)
+            placed = place_instances(rows, stored, instances)
             for name, kind in spec.fields.items():
                 field = names.stored[name]
                 if kind.is_image or name in spec.image_lists:
                     continue
-                if name in blocks:
+                if name in placed:
+                    make_ragged(rows, name, placed[name], owned=True)
+                elif name in blocks:
                     make_fixed(rows, name, *blocks[name])
                 elif isinstance(found := stored[field], RaggedRead):
                     make_ragged(rows, name, found)
@@ -155,7 +173,7 @@ def _blank(rows: Rows, name: str, missing: Sequence[int]) -> None:
             rows.arrays[each][missing] = spec.fill(each)
         for row in missing if name in spec.collations and each in rows.lists else ():
             rows.lists[each][row] = spec.blank_value(each)
-    if name in spec.collations and (lengths := length_name(name)) in rows.arrays:
+    if name in spec.collations and (lengths := spec.added_name(name)) in rows.arrays:
         rows.arrays[lengths][missing] = 0
     if name in spec.offsets:
         rows.arrays[spec.offsets[name]][missing] = 0
@@ -170,15 +188,15 @@ def _check_labels(rows: Rows, labels: NDArray[Any], largest: int) -> None:
         raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
 
 
-def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, on_host: bool) -> None:
-    """Make the images of a stored field under all its names with the CPU engine.
+def _decode_images(
+    rows: Rows, names: Sequence[str], encoded: Sequence[Any], instances: Mapping[str, RaggedRead], *, on_host: bool
+) -> None:
+    """Make the images of a stored field under all its names with the CPU engine, and note how they lie.
 
-    An engine for whole batches leaves it only those that it would refuse.
+    An engine for whole batches leaves it only those that it would refuse. `instances` are the stored boxes and points.
     """
     spec, kind, first = rows.spec, rows.spec.fields[names[0]], rows.spec.images[names[0]]
     stored = spec.names.stored[names[0]]
-    if kind.fixed:  # pixels that stay as they are were read into the batch
-        names = [name for name in names if not spec.images[name].cpu_engine.keeps_pixels]
     numbers, sizes = np.arange(len(rows)), rows.decided.sizes[stored]
     if kind.optional and kind.kind == "image" and not (there := rows.present[names[0]]).all():
         for name in names:
@@ -186,12 +204,16 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
                 rows.lists[name][row] = spec.blank_value(name) if first.batch_engine else None
         encoded = [encoded[row] for row in np.flatnonzero(there).tolist()]
         numbers, sizes = numbers[there], sizes[there]
+    orientations = orientations_of(encoded) if spec.options.orient and kind.kind == "image" else None
+    for name in spec.placed.intersection(names):
+        place_image(rows, name, numbers, sizes, orientations, instances)
+    if kind.fixed:  # pixels that stay as they are were read into the batch
+        names = [name for name in names if not spec.images[name].cpu_engine.keeps_pixels]
     if not names or not len(numbers):
         return
     for name in names:
         if (watch := spec.images[name].watch) is not None:
             watch.look(encoded)
-    orientations = orientations_of(encoded) if spec.options.orient and kind.kind == "image" else None
     upright = sizes if orientations is None else upright_sizes(sizes, orientations)
     note_image_sizes(rows, names, upright, numbers)
     if first.batch_engine:
@@ -209,10 +231,7 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         numbers, upright, encoded = numbers[chosen], upright[chosen], [encoded[place] for place in chosen.tolist()]
         orientations = None if orientations is None else orientations[chosen]
     engines = [spec.images[name].cpu_engine for name in names]
-    steps = [
-        rows.decided.drawn.get(name) or engine.recipe.steps(upright, rows.field_keys(name)[numbers])
-        for name, engine in zip(names, engines, strict=True)
-    ]
+    steps = [rows.decided.drawn.get(name) or _steps(rows, name, upright, numbers) for name in names]
     outs = [_out(rows, name, numbers) for name in names]
     failed: dict[int, BadSample] = {}
     made = make_images(engines, encoded, upright, steps, outs, orientations, failed)
@@ -225,6 +244,13 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         for row, pixels in zip(numbers.tolist(), images, strict=True) if images is not None else ():
             if row not in rows.failed:
                 rows.lists[name][row] = engine.output_format.tensor(pixels)
+
+
+def _steps(rows: Rows, name: str, upright: Sizes, numbers: NDArray[np.int64]) -> Sequence[Step]:
+    """Return the steps of the images of some rows, which are `upright`."""
+    if (placement := rows.placements.get(name)) is not None:
+        return [rows_of(step, numbers) for step in placement.steps]
+    return rows.spec.images[name].cpu_engine.recipe.steps(upright, rows.field_keys(name)[numbers])
 
 
 def _out(rows: Rows, name: str, numbers: NDArray[np.int64]) -> NDArray[Any] | None:

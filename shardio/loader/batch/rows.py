@@ -15,8 +15,9 @@ from ...format.fields import presence
 from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
 from ...transforms.random_generator import RandomKeys
-from .collate import length_name
+from .collate import geometry_names
 from .decisions import Decisions
+from .instances import Placement
 from .quarantine import BadSampleRecord
 from .spec import BatchSpec
 
@@ -48,6 +49,7 @@ class Rows:
         image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
         cropped: by name, the sizes in pixels at the first crop of fields in `spec.pairs`, int [n, k, axes]: of an image
             k is 1; 0 where there is none.
+        placements: by name, how the images of `spec.placed` lie on the stored ones; set when they are made.
         mapped: the results of the user's function for samples; None for masked samples. [] without such a function.
         varying_bytes: the number of stored bytes that were read of fields whose values differ in size, int64 [n].
         scratches: the memory that holds image files for an engine for whole batches.
@@ -84,6 +86,7 @@ class Rows:
         engine_images = [name for name, image in spec.images.items() if image.batch_engine]
         self.image_sizes = {name: np.ones((count, 2), np.int32) for name in engine_images}
         self.cropped: dict[str, NDArray[Any]] = {}
+        self.placements: dict[str, Placement] = {}
         function = spec.options.map_function
         maps_samples = function is not None and function.by == "sample"
         self.mapped: list[Mapping[str, Any] | None] = [None] * count if maps_samples else []
@@ -151,8 +154,9 @@ class Rows:
     def added_columns(self, row: int) -> dict[str, Any]:
         """Return what goes with the values of one row: what is there, their lengths, what was filled, and offsets."""
         there = {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
-        added = [length_name(name) for name in self.spec.collations]
-        more = (*self.spec.marks.values(), *self.spec.offsets.values())
+        added = [self.spec.added_name(name) for name in self.spec.collations]
+        geometry = (column for name in self.spec.geometry for column in geometry_names(name))
+        more = (*self.spec.marks.values(), *self.spec.offsets.values(), *geometry)
         return (
             there
             | {name: int(self.arrays[name][row]) for name in added if name in self.arrays}

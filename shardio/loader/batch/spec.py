@@ -6,7 +6,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -25,16 +25,17 @@ from ...format.fields import CHECKSUM, Field, length_column, presence, present_c
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...system.rules import check_switches
-from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, RandomWindow, Transform
+from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, RandomWindow, SanitizeBoundingBoxes, Transform
 from ...transforms.array_recipe import check_held
 from ...transforms.arrays import ArrayCut, Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
 from .as_numpy import To, bfloat16
-from .collate import added_name, missing_name, nested_names, offset_name, padding
+from .collate import added_name, geometry_names, missing_name, nested_names, offset_name, padding
 from .field_names import FieldNames, Fields
 from .field_warnings import Pair, UnmarkedMasks, cropped_alike, drawn_alike, warn_of_left_behind, warn_of_unpaired
+from .instances import InstanceGroup, boxes_of, instance_groups
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
@@ -55,6 +56,7 @@ class BatchOptions:
     transforms: Transforms = None
     decode: Decode = "exact"
     orient: bool = False
+    geometry: bool = False
     mixing: Mixer | Sequence[Mixer] | None = None
     map_function: MapFunction | None = None
     on_bad_sample: OnBadSample = "raise"
@@ -64,7 +66,7 @@ class BatchOptions:
     to: To = "torch"
 
     def __post_init__(self) -> None:
-        check_switches(orient=self.orient, verify=self.verify)
+        check_switches(orient=self.orient, geometry=self.geometry, verify=self.verify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,9 @@ class BatchSpec:
         marks: the columns that say which values were filled, by name of the field.
         offsets: the columns that say where crops begin in stored values, by name of the field.
         windowed: the stored fields of which only windows are read, because all their names begin with RandomWindow.
+        groups: the fields of each instance axis that follow an image.
+        cropped_for: by name of an image, the stored field of the boxes that its crops are drawn for.
+        geometry: the images whose geometry batches tell.
     """
 
     dataset: ReadableDataset
@@ -198,6 +203,9 @@ class BatchSpec:
     pairs: tuple[Pair, ...]
     mixing: MixingSpec | None
     channels_last: bool
+    groups: tuple[InstanceGroup, ...] = ()
+    cropped_for: Mapping[str, str] = field(default_factory=dict)
+    geometry: tuple[str, ...] = ()
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
     columns: tuple[str, ...] = field(init=False)
     fixed_bytes: int = field(init=False)
@@ -212,7 +220,8 @@ class BatchSpec:
         verify = self.options.verify
         for stored in at_bottom(self.dataset) if verify else ():
             stored.field(CHECKSUM)  # says so if its samples have none
-        read = self.dataset.fields if verify else kinds
+        roots = [*self.cropped_for.values(), *(group.root for group in self.groups)]
+        read = self.dataset.fields if verify else kinds | {root: self.dataset.fields[root] for root in roots}
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
         lengths = [length_column(name) for name, kind in read.items() if kind.has_lengths]
@@ -229,6 +238,20 @@ class BatchSpec:
         object.__setattr__(self, "marks", {name: missing_name(name) for name in filled})
         placed = [name for name, array in self.arrays.items() if array.recipe.offset is not None]
         object.__setattr__(self, "offsets", {name: offset_name(name) for name in placed})
+
+    @property
+    def placed(self) -> frozenset[str]:
+        """The images whose steps other fields follow, or batches tell."""
+        return frozenset([*(group.image for group in self.groups), *self.cropped_for, *self.geometry])
+
+    def counted(self, name: str) -> str:
+        """Return the field whose column says how many entries the values of `name` have: one for all of a group."""
+        group = next((group for group in self.groups if name in group.names), None)
+        return name if group is None else next(each for each in group.names if each in self.collations)
+
+    def added_name(self, name: str) -> str:
+        """Return the name of the column that joining a field adds to a batch."""
+        return added_name(self.counted(name), self.collations[name])
 
     @property
     def has_batch_engine(self) -> bool:
@@ -337,11 +360,15 @@ class BatchSpec:
             elif array is not None and array.row_shape is not None:
                 layout[name] = ((rows, *array.row_shape), delivered_dtype(array.recipe, array.stored))
                 if array.recipe.collation is not None:
-                    layout[added_name(name, array.recipe.collation)] = ((rows,), np.dtype(np.int64))
+                    layout[self.added_name(name)] = ((rows,), np.dtype(np.int64))
                 if name in self.marks:
                     layout[self.marks[name]] = ((rows, *array.row_shape), np.dtype(np.bool_))
         for name, offset in self.offsets.items():
             layout[offset] = ((rows, self.arrays[name].recipe.offset_axes), np.dtype(np.int64))
+        for name in self.geometry:
+            maps, stored, delivered = geometry_names(name)
+            layout[maps] = ((rows, 3, 3), np.dtype(np.float64))
+            layout |= dict.fromkeys((stored, delivered), ((rows, 2), np.dtype(np.int32)))
         return layout
 
 
@@ -355,6 +382,9 @@ def batch_spec(
     names = FieldNames.of(dataset, options.fields)
     fields = {name: dataset.fields[stored] for name, stored in names.stored.items()}
     transforms = transforms_by_field(dataset, fields, names, options.transforms)
+    groups = instance_groups(dataset.fields, names, transforms)
+    rules = [each for listed in transforms.values() for each in listed if isinstance(each, SanitizeBoundingBoxes)]
+    transforms = _for_instances(transforms, groups, fields)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, names, transforms, target, needs_host, options, len(dataset))
@@ -387,6 +417,11 @@ def batch_spec(
     mixing = mixing_spec(options.mixing, fields, image_recipes, on_device=on_device)
     if mixing is not None and options.map_function is not None:
         raise ConfigError("mixing and map cannot be combined: mix in the map function, or in the training loop")
+    cropped_for = {
+        name: root
+        for name, image in images.items()
+        if (root := _for_field(name, boxes_of, dataset.fields, image.recipe, bool(rules))) is not None
+    }
     spec = BatchSpec(
         dataset=dataset,
         options=options,
@@ -399,17 +434,53 @@ def batch_spec(
         pairs=cropped_alike(recipes, names),
         mixing=mixing,
         channels_last=target.channels_last,
+        groups=groups,
+        cropped_for=cropped_for,
+        geometry=tuple(images) if options.geometry else (),
     )
     _check_added(spec)
     _check_numpy(spec)
     return spec
 
 
+def _for_instances(
+    transforms: Mapping[str, Sequence[Transform]], groups: Sequence[InstanceGroup], fields: Mapping[str, Field]
+) -> dict[str, Sequence[Transform]]:
+    """Return the transforms without what groups have taken of them, and with one collation for all fields of a group.
+
+    Raises ConfigError for transforms that boxes and points don't take, and for two collations in a group.
+    """
+    left: dict[str, Sequence[Transform]] = {
+        name: [each for each in listed if not isinstance(each, SanitizeBoundingBoxes)]
+        for name, listed in transforms.items()
+    }
+    for name, kind in fields.items():
+        others = [each for each in left.get(name, ()) if not isinstance(each, Collation)]
+        if kind.on is not None and others:
+            raise ConfigError(
+                f"transforms for {name!r}: {kind.role} follow {kind.on!r} and take only SanitizeBoundingBoxes, Ragged "
+                f"and PadTo, got {others[0]!r}"
+            )
+    for group in groups:
+        given = {name: [each for each in left.get(name, ()) if isinstance(each, Collation)] for name in group.names}
+        shared = next(filter(None, given.values()), [])
+        for name, own in given.items():
+            left[name] = [*left.get(name, ()), *([] if own else shared)]
+            if own and _shape_of(own[-1]) != _shape_of(shared[-1]):
+                raise ConfigError(f"transforms for {name!r}: fields per instance take one rule, here {shared[-1]!r}")
+    return left
+
+
+def _shape_of(rule: Collation) -> Collation:
+    return replace(rule, value=0) if isinstance(rule, PadTo) else rule
+
+
 def _check_added(spec: BatchSpec) -> None:
     """Raise ConfigError if a column that transforms add has the name of another one."""
     fields = spec.fields
     taken = {*fields, *spec.dataset.id_columns, "valid", *(presence(n) for n, kind in fields.items() if kind.optional)}
-    added_columns = [(name, type(rule).__name__, added_name(name, rule)) for name, rule in spec.collations.items()]
+    added_columns = [(name, type(rule).__name__, spec.added_name(name)) for name, rule in spec.collations.items()]
+    added_columns += [(name, "geometry=True", added) for name in spec.geometry for added in geometry_names(name)]
     added_columns += [(name, "FillMissing", mark) for name, mark in spec.marks.items()]
     added_columns += [(name, "offset=True", offset) for name, offset in spec.offsets.items()]
     for name, transform, added in added_columns:

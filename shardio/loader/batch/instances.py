@@ -1,0 +1,182 @@
+"""Instances: boxes, points and what else is per instance. They follow their image, and are filtered together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines.orientation import TRANSPOSITIONS, Orientations
+from ...errors import ConfigError
+from ...format.fields import Field
+from ...transforms import SanitizeBoundingBoxes, Transform
+from ...transforms.coordinates import Boxes, Owners, PlaceStep, Transpose, move_boxes, move_points, sizes_after
+from ...transforms.random_generator import RandomKeys
+from ...transforms.recipe import Recipe
+from ...transforms.steps import Flip, Mask, Sizes, Step
+from .field_names import FieldNames
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """The fields of one instance axis, under the names that belong to one name of their image.
+
+    Attributes:
+        root: the stored field of boxes or points that has the axis.
+        image: the name of the image.
+        names: the names of the group's fields.
+        rules: what instances must satisfy to be delivered.
+    """
+
+    root: str
+    image: str
+    names: tuple[str, ...]
+    rules: tuple[SanitizeBoundingBoxes, ...]
+
+
+def instance_groups(
+    stored: Mapping[str, Field], names: FieldNames, transforms: Mapping[str, Sequence[Transform]]
+) -> tuple[InstanceGroup, ...]:
+    """Return the groups of a batch; ConfigError for boxes or points without their image.
+
+    Args:
+        stored: the fields of the dataset.
+        names: the names to deliver.
+        transforms: the transforms by name.
+    """
+    groups = []
+    for root, kind in stored.items():
+        if kind.on is None or kind.per is not None:
+            continue
+        members = [name for name, field in names.stored.items() if field == root or stored[field].per == root]
+        images = {names.draws[image]: image for image in names.delivered.get(kind.on, ())}
+        for number in sorted({names.draws[name] for name in members}):
+            own = [name for name in members if names.draws[name] == number]
+            own.sort(key=lambda name: names.stored[name] != root)  # the name whose column counts comes first
+            lying = [name for name in own if stored[names.stored[name]].on]
+            if number not in images and lying:
+                raise ConfigError(
+                    f"{lying[0]!r} lies on {kind.on!r}, which fields= must deliver under as many names: "
+                    f"{{'image': {kind.on!r}, 'boxes': {root!r}}}"
+                )
+            if number in images:
+                listed = [*transforms.get(images[number], ()), *(each for n in lying for each in transforms.get(n, ()))]
+                rules = tuple(each for each in listed if isinstance(each, SanitizeBoundingBoxes))
+                groups.append(InstanceGroup(root, images[number], tuple(own), rules if kind.role == "boxes" else ()))
+    return tuple(groups)
+
+
+def boxes_of(stored: Mapping[str, Field], recipe: Recipe, sanitized: bool) -> str | None:
+    """Return the stored field of the boxes that a recipe draws crops for; None if it needs none.
+
+    Args:
+        stored: the fields of the dataset.
+        recipe: the recipe of an image, or of a mask that is cropped as one.
+        sanitized: whether there is a SanitizeBoundingBoxes.
+    """
+    if not recipe.needs_boxes:
+        return None
+    boxes = [name for name, field in stored.items() if field.role == "boxes"]
+    if len(boxes) != 1:
+        raise ConfigError(f"RandomIoUCrop needs exactly one field with role='boxes', the dataset has {boxes}")
+    if not sanitized:
+        raise ConfigError("RandomIoUCrop leaves empty boxes: put SanitizeBoundingBoxes() behind it")
+    return boxes[0]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the delivered images of some rows lie on the stored ones.
+
+    Attributes:
+        sizes: heights and widths of the stored images, int32 [n, 2]; (1, 1) where there is none.
+        there: which rows have an image, bool [n].
+        turns: the steps that make them upright.
+        steps: the steps of the upright images.
+    """
+
+    sizes: Sizes
+    there: Mask
+    turns: tuple[PlaceStep, ...]
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        keys: RandomKeys,
+        stored: Sizes,
+        orientations: Orientations | None,
+        there: NDArray[np.int64],
+        boxes: tuple[Boxes, Owners] | None,
+    ) -> "Placement":
+        """Draw the steps of images.
+
+        Args:
+            recipe: the images' transforms.
+            keys: the random keys of all n rows.
+            stored: the heights and widths of the k images that there are, int32 [k, 2].
+            orientations: their EXIF orientations, uint8 [k]; None leaves them as stored.
+            there: their rows, [k].
+            boxes: the boxes on the stored images, and the row of each, if the recipe needs them.
+        """
+        count = len(keys.samples)
+        sizes, present, turned = np.ones((count, 2), np.int32), np.zeros(count, np.bool_), np.ones(count, np.uint8)
+        sizes[there], present[there] = stored, True
+        if orientations is not None:
+            turned[there] = orientations
+        turns = () if orientations is None else upright_steps(turned)
+        current, (values, owners) = sizes, boxes or (None, None)
+        if values is not None and owners is not None:
+            values = move_boxes(values, owners, sizes, turns)
+        for turn in turns:
+            current = sizes_after(turn, current)
+        return cls(sizes, present, turns, recipe.steps(current, keys, values, owners))
+
+    @property
+    def all_steps(self) -> tuple[PlaceStep, ...]:
+        """The steps from the stored images to the delivered ones."""
+        return *self.turns, *self.steps
+
+    @property
+    def delivered_sizes(self) -> Sizes:
+        """Heights and widths of the delivered images, int32 [n, 2]."""
+        sizes = self.sizes
+        for step in self.all_steps:
+            sizes = sizes_after(step, sizes)
+        return sizes
+
+    def boxes(self, boxes: Boxes, owners: Owners, *, clamp: bool = True) -> Boxes:
+        """Return boxes on the stored images as they lie on the delivered ones; where there is no image they stay."""
+        moved = move_boxes(boxes, owners, self.sizes, self.all_steps, clamp=clamp)
+        return np.where(self.there[owners, None], moved, boxes)
+
+    def points(
+        self, points: NDArray[np.float32], owners: Owners, pairs: Sequence[Sequence[int]]
+    ) -> NDArray[np.float32]:
+        """Return points likewise."""
+        turned = move_points(points, owners, self.sizes, self.turns)
+        sizes = self.sizes
+        for turn in self.turns:
+            sizes = sizes_after(turn, sizes)
+        moved = move_points(turned, owners, sizes, self.steps, pairs)
+        return np.where(self.there[owners, None, None], moved, points)
+
+
+def upright_steps(orientations: Orientations) -> tuple[PlaceStep, ...]:
+    """Return the steps that make images of these EXIF orientations upright, as `engines.orientation` does."""
+    rows, columns, swaps = np.array([TRANSPOSITIONS[o] for o in range(1, 9)])[orientations.astype(np.intp) - 1].T
+    return Flip(rows, vertical=True), Flip(columns), Transpose(swaps)
+
+
+def kept(group: InstanceGroup, boxes: Boxes, placement: Placement, owners: Owners) -> tuple[Boxes, Mask]:
+    """Return a group's boxes on the delivered images, and which of them are delivered, bool [N]."""
+    moved = placement.boxes(boxes, owners)
+    stays = np.ones(len(boxes), np.bool_)
+    for rule in group.rules:
+        unclamped = placement.boxes(boxes, owners, clamp=False) if rule.min_visibility else moved
+        stays &= rule.keeps(moved, unclamped, placement.delivered_sizes[owners]) | ~placement.there[owners]
+    return moved, stays

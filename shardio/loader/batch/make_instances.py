@@ -1,0 +1,94 @@
+"""Making instances: images are placed, and boxes, points and what is per instance are moved and filtered with them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines.orientation import Orientations
+from ...errors import BadSample
+from ...transforms.coordinates import geometry
+from ...transforms.steps import Sizes
+from .collate import geometry_names
+from .instances import InstanceGroup, Placement, kept
+from .make_arrays import RaggedRead, place_of
+from .rows import Rows
+
+
+def place_image(
+    rows: Rows,
+    name: str,
+    numbers: NDArray[np.int64],
+    sizes: Sizes,
+    orientations: Orientations | None,
+    instances: Mapping[str, RaggedRead],
+) -> None:
+    """Note how the images of some rows lie, under one name, and tell it in the batch's columns if it has them.
+
+    Args:
+        rows: all rows.
+        name: the name.
+        numbers: the rows that have an image.
+        sizes: these images' stored heights and widths, int32 [k, 2].
+        orientations: their EXIF orientations; None leaves them as stored.
+        instances: the stored boxes and points, by field.
+    """
+    spec, boxes = rows.spec, None
+    if (root := spec.cropped_for.get(name)) is not None:
+        read = instances[root]
+        boxes = np.asarray(read.whole), _owners(read.lengths)
+    placement = Placement.of(
+        spec.images[name].cpu_engine.recipe, rows.field_keys(name), sizes, orientations, numbers, boxes
+    )
+    rows.placements[name] = placement
+    if name in spec.geometry:
+        maps, delivered = geometry(placement.sizes, placement.all_steps)
+        there = placement.there[:, None]
+        columns = (maps * there[..., None], placement.sizes * there, delivered * there)
+        for column, values in zip(geometry_names(name), columns, strict=True):
+            rows.arrays[column][:] = values
+
+
+def place_instances(
+    rows: Rows, stored: Mapping[str, Any], instances: Mapping[str, RaggedRead]
+) -> dict[str, RaggedRead]:
+    """Return the values of all groups, by name, as they lie on the delivered images, without what is not delivered.
+
+    Raises BadSample for a sample whose fields of a group have several lengths.
+    """
+    placed: dict[str, RaggedRead] = {}
+    for group in rows.spec.groups:
+        reads = {name: stored[rows.spec.names.stored[name]] for name in group.names}
+        root = instances[group.root]
+        for name, read in reads.items():
+            for row in np.flatnonzero(read.lengths != root.lengths)[:1].tolist():
+                raise BadSample(
+                    f"{place_of(rows, name, row)}: has {read.lengths[row]} entries, and {group.root!r} "
+                    f"{root.lengths[row]}: fields per instance must have as many"
+                )
+        if (placement := rows.placements.get(group.image)) is not None:
+            placed |= _placed(rows, group, placement, root, reads)
+    return placed
+
+
+def _placed(
+    rows: Rows, group: InstanceGroup, placement: Placement, root: RaggedRead, reads: Mapping[str, RaggedRead]
+) -> dict[str, RaggedRead]:
+    owners = _owners(root.lengths)
+    boxes, stays = None, np.ones(len(owners), np.bool_)
+    if rows.spec.dataset.fields[group.root].role == "boxes":
+        boxes, stays = kept(group, np.asarray(root.whole), placement, owners)
+    lengths, placed = np.bincount(owners[stays], minlength=len(rows)), {}
+    for name, read in reads.items():
+        kind, values = rows.spec.fields[name], np.asarray(read.whole)
+        if kind.role == "boxes":
+            values = np.asarray(boxes)
+        elif kind.role == "points":
+            values = placement.points(values, owners, kind.flip_pairs or ())
+        placed[name] = RaggedRead(lengths, values[stays])
+    return placed
+
+
+def _owners(lengths: NDArray[np.int64]) -> NDArray[np.intp]:
+    return np.repeat(np.arange(len(lengths)), lengths)
