@@ -60,18 +60,11 @@ SizeChangingTransform: TypeAlias = (
     | RandomShortestSize
     | RandomZoomOut
     | RandomIoUCrop
+    | PadImages
 )
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = (
-    ImageTransform
-    | ArrayTransform
-    | FillMissing
-    | ToInt64
-    | Collation
-    | RandomItem
-    | Tokenize
-    | SanitizeBoundingBoxes
-    | PadImages
+    ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | RandomItem | Tokenize | SanitizeBoundingBoxes
 )
 """A transform of images, arrays or strings, as a loader's `transforms` accept it."""

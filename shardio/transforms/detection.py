@@ -305,12 +305,15 @@ class SanitizeBoundingBoxes:
 class PadImages:
     """Pad the images of a batch to one size, so that the batch has one tensor of them.
 
+    It comes last of the transforms that change sizes. `NAME_delivered_size` of `geometry=True` is that of the image
+    within.
+
     Args:
         size: the (height, width) in pixels, or one number for both; None takes the greatest height and width of each
             batch. A larger image is a bad sample.
         multiple_of: the size is rounded up to multiples of this, as feature pyramids need it.
         value: the padding, before ToFloat and Normalize: one number per channel, or one for all, 0 to 255.
-        place: the image's place: `"topleft"`, so that boxes stay as they are, or `"center"`.
+        place: the image's place: `"topleft"`, so that boxes stay as they are, or `"center"`, which needs `size`.
 
     Raises:
         ConfigError: if an argument is out of range.
@@ -328,3 +331,20 @@ class PadImages:
         object.__setattr__(self, "value", as_fill(self.value, "value"))
         if self.place not in get_args(Place):
             raise ConfigError(f"place must be {' or '.join(map(repr, get_args(Place)))}, got {self.place!r}")
+        if self.place == "center" and self.size is None:
+            raise ConfigError("place='center' needs size=, as boxes are moved before a batch's size is known")
+
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
+        """Return the padding to `size`, which must not be None."""
+        canvas = np.broadcast_to(np.array(self.canvas(sizes), np.int32), sizes.shape)
+        before = np.maximum(canvas - sizes, 0) // 2 if self.place == "center" else np.zeros_like(sizes)
+        return (Crop(np.concatenate((-before, canvas), axis=1), fill=self.value),)  # type: ignore[arg-type]  # a tuple
+
+    def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None if self.size is None else self.canvas(np.empty((0, 2), np.int32))
+
+    def canvas(self, sizes: Sizes) -> tuple[int, int]:
+        """Return the (height, width) of a batch of images of these sizes, int32 [n, 2], in pixels."""
+        greatest = sizes.max(axis=0, initial=1).tolist() if self.size is None else self.size
+        height, width = (-(-side // self.multiple_of) * self.multiple_of for side in greatest)  # type: ignore[union-attr]
+        return height, width

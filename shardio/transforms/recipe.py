@@ -12,6 +12,7 @@ from . import (
     ImageTransform,
     MixUp,
     Normalize,
+    PadImages,
     RandomErasing,
     RandomHorizontalFlip,
     RandomIoUCrop,
@@ -50,6 +51,8 @@ class Recipe:
             a mask "int64".
         size: the (height, width) of every result in pixels; None if results differ in size.
         erasings: how many of `transforms`, counted from the last, follow the conversion. Each becomes one step.
+        padding: how the images of a batch are padded to one size, after all steps but the conversion; None if they
+            aren't. A padding to a given size is a step, too: the last that changes sizes.
     """
 
     transforms: tuple[SizeChangingTransform | SizePreservingTransform, ...]
@@ -57,6 +60,7 @@ class Recipe:
     dtype: str
     size: tuple[int, int] | None
     erasings: int = 0
+    padding: PadImages | None = None
 
     @classmethod
     def of(
@@ -76,8 +80,10 @@ class Recipe:
         """
         compiled: list[SizeChangingTransform | SizePreservingTransform] = []
         conversion: Normalize | None = None
-        erasings = 0
+        erasings, padding = 0, None
         for position, transform in enumerate(transforms):
+            if padding is not None and not isinstance(transform, ToFloat | Normalize):
+                raise ConfigError(f"transform {position}: only ToFloat and Normalize may follow PadImages")
             for simple in getattr(transform, "transforms", (transform,)):
                 if isinstance(simple, RandomErasing):
                     largest = _LARGEST_LEVEL if mask else None if conversion is not None else _LARGEST_BYTE
@@ -97,6 +103,10 @@ class Recipe:
                         raise ConfigError(
                             f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
+                    if isinstance(transform, PadImages):
+                        padding = transform = replace(transform, size=transform.size or size)
+                        if padding.size is None:
+                            continue
                     compiled.append(_filtered(transform, "nearest" if mask else "bilinear"))
                     size = transform.out_size(size) if isinstance(transform, SizeChangingTransform) else size
                 case MixUp() | CutMix():
@@ -106,9 +116,9 @@ class Recipe:
                 case _:
                     raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
         if conversion is None:
-            return cls(tuple(compiled), None, "int64" if mask else "uint8", size)
+            return cls(tuple(compiled), None, "int64" if mask else "uint8", size, padding=padding)
         normalization = per_channel(conversion, channels)
-        return cls(tuple(compiled), normalization, conversion.dtype or "float32", size, erasings)
+        return cls(tuple(compiled), normalization, conversion.dtype or "float32", size, erasings, padding)
 
     def to_floats(self, values: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Convert pixels with channels last as torchvision does: each operation is rounded to float32."""

@@ -107,6 +107,8 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
     if spec.fields[name].role == "segments":
         return {name: boundaries(rows.lists[name][part])}
     marks = spec.with_mark(name)[1:]
+    if (image := spec.images.get(name)) is not None and image.padder is not None:
+        return {name: _stacked(rows, part, name)}
     if name in rows.arrays:
         added = [mark for mark in marks if mark in rows.arrays] + ([] if rule is None else [spec.added_name(name)])
         return {name: _stacked(rows, part, name)} | {n: torch.from_numpy(rows.arrays[n][part]) for n in added}
@@ -115,7 +117,7 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
         for mark in marks:
             batch[mark] = joined(mark, rows.lists[mark][part], unpadded(rule), torch.from_numpy)[mark]
         return batch
-    if (image := spec.images.get(name)) is not None and image.batch_engine:
+    if image is not None and image.batch_engine:
         sizes = rows.image_sizes[name][part]
         steps = image.recipe.steps(sizes, rows.field_keys(name, part))
         return {name: EncodedImages(rows.lists[name][part], sizes, steps)}
@@ -132,7 +134,10 @@ def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField
     if array is not None and array.on_device:
         moves = array.recipe.moves(rows.field_keys(name, part))
         finish = partial(_transformed, recipe=array.recipe, moves=moves)
-    tensor = spec.tensor(name, rows.arrays[name][part])
+    if image is not None and image.padder is not None:
+        tensor = image.padder([None if each is None else each.numpy() for each in rows.lists[name][part]])
+    else:
+        tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
         boxes = image.recipe.erase_steps(rows.field_keys(name, part))
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)

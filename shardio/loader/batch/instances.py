@@ -96,12 +96,14 @@ class Placement:
         there: which rows have an image, bool [n].
         turns: the steps that make them upright.
         steps: the steps of the upright images.
+        padded: whether the last of these pads the images to a given size.
     """
 
     sizes: Sizes
     there: Mask
     turns: tuple[PlaceStep, ...]
     steps: tuple[Step, ...]
+    padded: bool
 
     @classmethod
     def of(
@@ -134,7 +136,8 @@ class Placement:
             values = move_boxes(values, owners, sizes, turns)
         for turn in turns:
             current = sizes_after(turn, current)
-        return cls(sizes, present, turns, recipe.steps(current, keys, values, owners))
+        padded = recipe.padding is not None and recipe.padding.size is not None
+        return cls(sizes, present, turns, recipe.steps(current, keys, values, owners), padded)
 
     @property
     def all_steps(self) -> tuple[PlaceStep, ...]:
@@ -143,9 +146,9 @@ class Placement:
 
     @property
     def delivered_sizes(self) -> Sizes:
-        """Heights and widths of the delivered images, int32 [n, 2]."""
+        """Heights and widths of the delivered images, without padding to a given size, int32 [n, 2]."""
         sizes = self.sizes
-        for step in self.all_steps:
+        for step in self.all_steps[: -1 if self.padded else None]:
             sizes = sizes_after(step, sizes)
         return sizes
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ...engines.orientation import Orientations
 from ...errors import BadSample
-from ...transforms.coordinates import geometry
+from ...transforms.coordinates import geometry, sizes_after
 from ...transforms.steps import Sizes
 from .collate import geometry_names
 from .instances import InstanceGroup, Placement, kept
@@ -42,12 +42,24 @@ def place_image(
         spec.images[name].cpu_engine.recipe, rows.field_keys(name), sizes, orientations, numbers, boxes
     )
     rows.placements[name] = placement
+    if placement.padded:
+        _check_canvas(rows, name, placement)
     if name in spec.geometry:
-        maps, delivered = geometry(placement.sizes, placement.all_steps)
+        (maps, _), delivered = geometry(placement.sizes, placement.all_steps), placement.delivered_sizes
         there = placement.there[:, None]
         columns = (maps * there[..., None], placement.sizes * there, delivered * there)
         for column, values in zip(geometry_names(name), columns, strict=True):
             rows.arrays[column][:] = values
+
+
+def _check_canvas(rows: Rows, name: str, placement: Placement) -> None:
+    """Raise BadSample for an image that is larger than what it is to be padded to."""
+    canvas, sizes = sizes_after(placement.steps[-1], placement.sizes), placement.delivered_sizes
+    for row in np.flatnonzero((sizes > canvas).any(axis=1) & placement.there)[:1].tolist():
+        (height, width), (rows_of, columns) = sizes[row].tolist(), canvas[row].tolist()
+        raise BadSample(
+            f"{place_of(rows, name, row)}: PadImages takes at most {rows_of} x {columns}, got {height} x {width}"
+        )
 
 
 def place_instances(

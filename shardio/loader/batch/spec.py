@@ -19,6 +19,7 @@ from ...engines.cpu import CpuEngine
 from ...engines.factory import choose_engine
 from ...engines.fused_images import Decode, EngineName
 from ...engines.masks import MaskEngine
+from ...engines.output_format import OutputFormat
 from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
 from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
@@ -39,6 +40,7 @@ from .instances import InstanceGroup, boxes_of, instance_groups
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
+from .pad_images import ImagePadder
 from .quarantine import OnBadSample
 from .transforms_by_field import Transforms, transforms_by_field
 
@@ -95,6 +97,7 @@ class ImageSpec:
         batch_engine: the engine for whole batches, if any; the CPU engine then makes the images that it refuses.
         watch: looks at the first image files in case they are masks; None if that would make no difference.
         collation: what a batch makes of lists of images; None for single images, and for lists that stay lists.
+        padder: pads images of several sizes to one for their batch; None for other images.
     """
 
     recipe: Recipe
@@ -102,11 +105,13 @@ class ImageSpec:
     batch_engine: str | None
     watch: UnmarkedMasks | None = None
     collation: Collation | None = None
+    padder: ImagePadder | None = None
 
     @property
     def finished_on_device(self) -> bool:
         """Whether the device runs the last transforms of the images that the CPU engine makes."""
-        return self.cpu_engine.recipe is not self.recipe
+        made = self.cpu_engine.output_format if self.padder is None else self.padder.output
+        return made.recipe is not self.recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,8 @@ class BatchSpec:
     @property
     def placed(self) -> frozenset[str]:
         """The images whose steps other fields follow, or batches tell."""
-        return frozenset([*(group.image for group in self.groups), *self.cropped_for, *self.geometry])
+        padded = [name for name, image in self.images.items() if image.recipe.padding and image.padder is None]
+        return frozenset([*(group.image for group in self.groups), *self.cropped_for, *self.geometry, *padded])
 
     def counted(self, name: str) -> str:
         """Return the field whose column says how many entries the values of `name` have: one for all of a group."""
@@ -266,7 +272,7 @@ class BatchSpec:
         """Return whether a batch has one tensor of a field's values, and not a list of them."""
         image, array = self.images.get(name), self.arrays.get(name)
         if image is not None:
-            return image.recipe.size is not None
+            return image.recipe.size is not None or image.padder is not None
         stacked = self.fields[name].fixed if array is None else array.row_shape is not None
         return stacked or name in self.collations
 
@@ -415,6 +421,9 @@ def batch_spec(
     on_device = finish_on_device or any(image.batch_engine for image in images.values())
     image_recipes = {name: image.recipe for name, image in images.items()}
     mixing = mixing_spec(options.mixing, fields, image_recipes, on_device=on_device)
+    if options.map_function is not None and options.map_function.by == "sample":
+        for name in (name for name, image in images.items() if image.padder is not None):
+            raise ConfigError(f"transforms for {name!r}: PadImages() pads batches, and map_by='sample' takes samples")
     if mixing is not None and options.map_function is not None:
         raise ConfigError("mixing and map cannot be combined: mix in the map function, or in the training loop")
     cropped_for = {
@@ -558,15 +567,21 @@ def _image_specs(
     for name, recipe in recipes.items():
         # Pixels need no decoder, and batch engines would make colours of masks.
         engine = chosen if fields[name].kind == "image" and not recipe.is_mask else "cpu"
-        finished_on_device = copy_bytes and engine == "cpu" and recipe.size is not None and recipe.dtype != "uint8"
-        own_recipe, channels = recipe.uint8_part() if finished_on_device else recipe, fields[name].channels or 3
-        cpu_engine = _cpu_engine(own_recipe, channels, options, target)
+        padded = recipe.padding is not None and recipe.size is None
+        alike, channels = recipe.size is not None or padded, fields[name].channels or 3
+        finished_on_device = copy_bytes and engine == "cpu" and alike and recipe.dtype != "uint8"
+        bytes_recipe = recipe if recipe.dtype == "uint8" else recipe.uint8_part()
+        cpu_engine = _cpu_engine(bytes_recipe if finished_on_device or padded else recipe, channels, options, target)
         watch, stored = None, names.stored[name]
         if fields[name].kind == "image" and recipe.interpolates and stored not in watched:
             watched.add(stored)
             watch = UnmarkedMasks(stored, channels, samples, options.limits.max_image_pixels)
         batch_engine = None if engine == "cpu" else engine
-        specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, watch)
+        padder = None
+        if recipe.padding is not None and padded:
+            delivered = OutputFormat(bytes_recipe if finished_on_device else recipe, channels, target.channels_last)
+            padder = ImagePadder(recipe.padding, delivered)
+        specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, watch, padder=padder)
     return specs
 
 
