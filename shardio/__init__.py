@@ -44,6 +44,7 @@ from .errors import WorkerDied as WorkerDied
 from .format.fields import Field as Field
 from .format.manifest import Manifest as Manifest
 from .loader.stats import LoaderStats as LoaderStats
+from .loader.targets import to_torchvision as to_torchvision
 from .order.plan import Plan as Plan
 from .order.world import World as World
 from .system.did_you_mean import did_you_mean
@@ -202,6 +203,7 @@ __all__ = [
     "source",
     "stage",
     "stats",
+    "to_torchvision",
     "verify",
 ]
 

@@ -1,0 +1,53 @@
+"""Batches of boxes as the lists of dicts that detectors take."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import ConfigError
+from .batch.collate import length_name, offsets_name
+
+INSTANCES = ("boxes", "labels", "area", "iscrowd", "keypoints")
+"""The names of torchvision's targets."""
+
+
+def to_torchvision(
+    batch: Mapping[str, Any], *, instances: Sequence[str] | Mapping[str, str] = INSTANCES
+) -> list[dict[str, torch.Tensor]]:
+    """Return the targets of a batch, a dict per image, as torchvision's detection models take them.
+
+    Tensors are views of the batch, on its device. A dict has the instances' values, such as `boxes`, float32 [n, 4],
+    and `labels`, int64 [n], and `image_id`, the sample's index.
+
+    Args:
+        batch: a Loader's batch, with boxes as Ragged, PadTo or neither delivers them.
+        instances: the fields per instance; those that the batch lacks are left out. A dict {name in the targets: field}
+            renames them.
+
+    Raises:
+        ConfigError: if the batch has none of them.
+
+    Example:
+        >>> losses = model(list(batch["image"]), shardio.to_torchvision(batch))
+    """
+    names = dict(instances) if isinstance(instances, Mapping) else {name: name for name in instances}
+    names = {name: field for name, field in names.items() if field in batch}
+    if not names:
+        raise ConfigError("to_torchvision: the batch has none of the fields {}", ", ".join(map(repr, instances)))
+    counted = next((field for field in names.values() if {offsets_name(field), length_name(field)} & batch.keys()), "")
+    targets: list[dict[str, torch.Tensor]] = [{"image_id": index} for index in batch["index"]]
+    for name, field in names.items():
+        for target, values in zip(targets, _by_sample(batch, field, counted), strict=True):
+            target[name] = values
+    return targets
+
+
+def _by_sample(batch: Mapping[str, Any], field: str, counted: str) -> Sequence[torch.Tensor]:
+    """Return a field's values of each sample; `counted` is the field whose column counts them."""
+    values = batch[field]
+    if (offsets := batch.get(offsets_name(counted))) is not None:
+        return values.split(offsets.diff().tolist())
+    if (lengths := batch.get(length_name(counted))) is not None:
+        return [row[:length] for row, length in zip(values, lengths.tolist(), strict=True)]
+    return values.unbind() if isinstance(values, torch.Tensor) else values

@@ -1,0 +1,199 @@
+"""Boxes, points and what is per instance follow their image through a Loader."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg, spoiled
+from numpy.typing import NDArray
+
+import shardio
+from shardio import Field, Loader, PadTo, Ragged, World
+
+FIELDS: dict[str, Any] = {
+    "image": "image",
+    "boxes": Field("array", "float32", (None, 4), role="boxes", on="image"),
+    "labels": Field("array", "int64", (None,), per="boxes"),
+    "points": Field(
+        "array", "float32", (None, 3, 3), role="points", on="image", per="boxes", attributes={"flip_pairs": [[0, 1]]}
+    ),
+}
+SANITIZE = shardio.SanitizeBoundingBoxes()
+TRAIN = [shardio.RandomIoUCrop(), SANITIZE, shardio.RandomHorizontalFlip(), shardio.Resize((48, 40))]
+
+
+def sample(number: int, count: int | None = None) -> dict[str, Any]:
+    """A photo with boxes, labels that name the photo and the box, and points at two corners and the middle of a box."""
+    random = np.random.default_rng(number)
+    height, width = random.integers(60, 120, 2).tolist()
+    boxes = np.sort(random.uniform(0, 1, (number % 5 if count is None else count, 2, 2)), axis=1) * [width, height]
+    points = np.stack((boxes[:, 0], boxes[:, 1], boxes.mean(axis=1)), axis=1)
+    return {
+        "image": jpeg(height, width, seed=number),
+        "boxes": boxes.reshape(-1, 4).astype(np.float32),
+        "labels": 100 * number + np.arange(len(boxes)),
+        "points": np.concatenate((points, np.full((len(boxes), 3, 1), 2)), axis=2).astype(np.float32),
+    }
+
+
+def dataset(count: int = 40) -> shardio.Dataset:
+    return shardio.from_samples(map(sample, range(count)), FIELDS, shard_samples=7)
+
+
+def by_image(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The targets of a batch."""
+    return shardio.to_torchvision(batch, instances=["boxes", "labels", "points"])
+
+
+def corners(boxes: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
+    """Boxes [n, 4] mapped by a matrix that keeps their sides parallel to the axes."""
+    ends = boxes.reshape(-1, 2, 2) @ matrix[:2, :2].T + matrix[:2, 2]
+    return np.concatenate((ends.min(axis=1), ends.max(axis=1)), axis=1)
+
+
+@pytest.mark.parametrize("rule", [[Ragged()], [PadTo(6)], [PadTo()], [Ragged(nested=True)], []], ids=repr)
+def test_boxes_move_by_the_geometry(rule: list[Any]) -> None:
+    """Boxes and points are at the place to which the batch's matrix maps them, whatever the form of the batch."""
+    data, seen = dataset(), 0
+    transforms: Any = {"image": TRAIN, "boxes": rule}
+    for batch in Loader(data, 8, transforms=transforms, geometry=True):
+        for row, target in enumerate(by_image(batch)):
+            stored, matrix = sample(int(target["image_id"])), batch["image_geometry"][row].numpy()
+            assert target["labels"].dtype == torch.int64
+            kept = target["labels"].numpy() % 100
+            assert (target["labels"].numpy() // 100 == int(target["image_id"])).all()
+            moved = corners(stored["boxes"][kept], matrix)
+            height, width = batch["image_delivered_size"][row].tolist()
+            inside = moved.clip(0, [width, height, width, height])
+            np.testing.assert_allclose(target["boxes"].numpy(), inside, atol=1e-3)
+            seen += len(kept)
+    assert seen > 40
+
+
+def test_one_column_counts_for_the_group() -> None:
+    """A rule for one field of a group is that of all, and one pair of columns says how many instances there are."""
+    (batch,) = Loader(dataset(8), 8, transforms={"labels": [PadTo(4)]}, fields=["image", "labels", "boxes"])
+    assert {"boxes_length"} == {name for name in batch if name.endswith(("_length", "_offsets"))}
+    assert batch["boxes"].shape == (8, 4, 4)
+    assert batch["labels"].shape == (8, 4)
+
+
+def test_crops_do_not_depend_on_what_is_delivered() -> None:
+    """RandomIoUCrop draws for boxes that are not delivered as for those that are; labels are filtered all the same."""
+    data = dataset()
+    transforms: Any = {"image": TRAIN, "labels": [Ragged()]}
+    some, every = (
+        list(Loader(data, 8, transforms=transforms, fields=fields, seed=3)) for fields in (["image", "labels"], None)
+    )
+    for one, other in zip(some, every, strict=True):
+        assert torch.equal(one["image"], other["image"])
+        assert torch.equal(one["labels"], other["labels"])
+        assert torch.equal(one["labels_offsets"], other["boxes_offsets"])
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [(1, 3), (2, 1), (3, 2)])
+def test_ranks_and_threads_make_no_difference(ranks: int, threads: int) -> None:
+    """Every sample has the same crop and the same boxes on any number of ranks and threads."""
+    data, found = dataset(36), [dict[int, Any](), dict[int, Any]()]
+    for seen, (size, workers) in zip(found, [(1, 1), (ranks, threads)], strict=True):
+        for rank in range(size):
+            loader = Loader(data, 3, transforms={"image": TRAIN}, world=World(rank, size), threads=workers, seed=1)
+            for batch in loader:
+                for row, target in enumerate(by_image(batch)):
+                    seen[int(target["image_id"])] = (batch["image"][row], target)
+    assert found[0].keys() == found[1].keys()
+    for index, (image, target) in found[0].items():
+        assert torch.equal(image, found[1][index][0])
+        assert all(torch.equal(value, found[1][index][1][name]) for name, value in target.items())
+
+
+def test_two_names_have_crops_of_their_own() -> None:
+    """The n-th name of the boxes goes with the n-th name of the image."""
+    names = {"a": "image", "b": "image", "a_boxes": "boxes", "b_boxes": "boxes"}
+    crop = [shardio.RandomResizedCrop(32)]
+    batch = next(iter(Loader(dataset(), 8, fields=names, transforms={"a": crop, "b": crop}, geometry=True)))
+    for name in ("a", "b"):
+        for row, index in enumerate(batch["index"].tolist()):
+            moved = corners(sample(index)["boxes"], batch[f"{name}_geometry"][row].numpy()).clip(0, 32)
+            np.testing.assert_allclose(batch[f"{name}_boxes"][row].numpy(), moved, atol=1e-3)
+    assert not torch.equal(batch["a_geometry"], batch["b_geometry"])
+
+
+def test_fields_of_a_group_must_have_equal_lengths() -> None:
+    """A sample whose labels are more than its boxes is bad, and both lengths are named."""
+    wrong = sample(3) | {"labels": np.arange(7)}
+    data = shardio.from_samples([sample(1), wrong], FIELDS)
+    with pytest.raises(shardio.BadSample, match=r"'labels': has 7 entries, and 'boxes' 3"):
+        list(Loader(data, 2, transforms={"image": TRAIN}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "transforms", "message"),
+    [
+        (["boxes"], {}, "'boxes' lies on 'image', which fields= must deliver"),
+        (None, {"boxes": [shardio.ToFloat()]}, "boxes follow 'image' and take only"),
+        (None, {"boxes": [Ragged()], "labels": [PadTo(3)]}, "fields per instance take one rule"),
+        (None, {"image": [shardio.RandomIoUCrop()]}, r"put SanitizeBoundingBoxes\(\) behind it"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields: Sequence[str] | None, transforms: Any, message: str) -> None:
+    with pytest.raises(shardio.ConfigError, match=message):
+        Loader(dataset(4), 2, fields=fields, transforms=transforms)
+
+
+@pytest.mark.parametrize(
+    "floats", [[], [shardio.ToFloat()], [shardio.ToFloat(dtype="bfloat16")]], ids=["bytes", "float32", "bfloat16"]
+)
+def test_images_of_a_batch_are_padded(floats: list[Any]) -> None:
+    """PadImages makes a batch as large as its largest image; each image is in its upper left corner."""
+    data = dataset()
+    padded = Loader(data, 8, transforms={"image": [shardio.PadImages(multiple_of=16, value=7), *floats]}, geometry=True)
+    plain = Loader(data, 8, transforms={"image": floats}, fields=["image"])
+    shapes = set()
+    for one, other in zip(padded, plain, strict=True):
+        shapes.add(one["image"].shape)
+        first = 1 if not floats else 2
+        shape, sizes = one["image"].shape, one["image_delivered_size"]
+        assert [shape[first], shape[first + 1]] == (-(-sizes.amax(0) // 16) * 16).tolist()
+        for image, alone, (height, width) in zip(one["image"], other["image"], sizes.tolist(), strict=True):
+            channels_first = image if floats else image.permute(2, 0, 1)
+            assert torch.equal(channels_first[:, :height, :width], alone if floats else alone.permute(2, 0, 1))
+            assert (channels_first[:, height:].float() == (7 / 255 if floats else 7)).all() or floats
+    assert len(shapes) > 2
+
+
+def test_images_are_padded_to_a_size() -> None:
+    """PadImages of a size takes images up to it, in the middle if that is asked for, and boxes go with them."""
+    crop = [shardio.PadImages((128, 160), place="center"), shardio.ToFloat()]
+    for batch in Loader(dataset(), 8, transforms={"image": crop}, geometry=True):
+        assert batch["image"].shape == (8, 3, 128, 160)
+        for row, target in enumerate(by_image(batch)):
+            moved = corners(sample(int(target["image_id"]))["boxes"], batch["image_geometry"][row].numpy())
+            np.testing.assert_allclose(target["boxes"].numpy(), moved, atol=1e-3)
+    with pytest.raises(shardio.BadSample, match=r"PadImages takes at most 64 x 64, got \d+ x \d+"):
+        list(Loader(dataset(), 8, transforms={"image": [shardio.PadImages(64)]}))
+
+
+def test_masked_samples_have_no_instances() -> None:
+    """A bad sample that is masked has no boxes, and zeros as its geometry."""
+    data = shardio.from_samples(
+        [sample(1), sample(2) | {"image": spoiled(sample(2)["image"])}], FIELDS | {"image": Field("image")}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (batch,) = Loader(
+            data,
+            2,
+            transforms={"image": TRAIN, "boxes": [Ragged()]},
+            on_bad_sample="mask",
+            geometry=True,
+            shuffle=None,
+            max_bad=2,
+        )
+    assert batch["valid"].tolist() == [True, False]
+    assert batch["boxes_offsets"][1] == batch["boxes_offsets"][2]
+    assert not batch["image_geometry"][1].any()
+    assert not batch["image_stored_size"][1].any()
