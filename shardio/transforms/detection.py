@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -154,6 +155,8 @@ def whole(sizes: Sizes) -> NDArray[np.int32]:
 
 _OPTIONS = 5
 """How many minimal overlaps are tried; if none of their crops is accepted, the image stays whole."""
+_FIRST = 8
+"""How many crops are compared with the boxes at first: mostly one of them is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +215,11 @@ class RandomIoUCrop:
         chosen = options[(random[:, :_OPTIONS] * len(options)).astype(np.intp)]
         trials = random[:, _OPTIONS:].reshape(-1, _OPTIONS, self.trials, 4)
         left = np.unique(owners)  # the rows that have no crop yet
-        for attempt in range(_OPTIONS):
+        for attempt, tried in product(range(_OPTIONS), (slice(0, _FIRST), slice(_FIRST, self.trials))):
             left = left[chosen[left, attempt] < 1]
-            if not len(left):
-                break
-            candidates, possible = self._candidates(sizes[left], trials[left, attempt])
+            if not len(left) or tried.start >= self.trials:
+                continue
+            candidates, possible = self._candidates(sizes[left], trials[left, attempt, tried])
             accepted = possible & _overlapping(candidates, chosen[left, attempt], left, boxes, owners)
             found = accepted.any(axis=1)
             crops[left[found]] = candidates[found, accepted.argmax(axis=1)[found]]
@@ -242,20 +245,24 @@ class RandomIoUCrop:
 def _overlapping(
     crops: NDArray[np.int32], least: NDArray[np.float64], rows: NDArray[np.intp], boxes: Boxes, owners: Owners
 ) -> Mask:
-    """Return which crops, [n, trials, 4], overlap enough a box whose center is in them, bool [n, trials]."""
-    begins, ends = np.searchsorted(owners, rows, "left"), np.searchsorted(owners, rows, "right")
-    found = np.zeros(crops.shape[:2], np.bool_)
-    for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-        own = boxes[begin:end, None]
-        low = crops[row, :, 1::-1].astype(np.float32)
-        high = low + crops[row, :, :1:-1].astype(np.float32)
-        sides = np.clip(np.minimum(own[..., 2:], high) - np.maximum(own[..., :2], low), np.float32(0), None)
-        shared = sides[..., 0] * sides[..., 1]
-        areas = (own[..., 2] - own[..., 0]) * (own[..., 3] - own[..., 1])
-        areas = areas + (high[:, 0] - low[:, 0]) * (high[:, 1] - low[:, 1])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            enough = ~(shared / (areas - shared) < np.float32(least[row]))
-        found[row] = (enough & centers_inside(own, low, high)).any(axis=0)
+    """Return which crops, [n, trials, 4], overlap enough a box whose center is in them, bool [n, trials].
+
+    The n images are `rows`, ascending, each of which owns a box; `least` [n] is the least overlap.
+    """
+    positions = np.minimum(np.searchsorted(rows, owners), len(rows) - 1)
+    wanted = rows[positions] == owners
+    image, own = positions[wanted], boxes[wanted, None]
+    low = crops[image][..., 1::-1].astype(np.float32)
+    high = low + crops[image][..., :1:-1].astype(np.float32)
+    sides = np.clip(np.minimum(own[..., 2:], high) - np.maximum(own[..., :2], low), np.float32(0), None)
+    shared = sides[..., 0] * sides[..., 1]
+    areas = (own[..., 2] - own[..., 0]) * (own[..., 3] - own[..., 1])
+    areas = areas + (high[..., 0] - low[..., 0]) * (high[..., 1] - low[..., 1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        enough = ~(shared / (areas - shared) < least[image, None].astype(np.float32))
+    found: Mask = np.logical_or.reduceat(
+        enough & centers_inside(own, low, high), np.searchsorted(image, np.arange(len(rows))), axis=0
+    )
     return found
 
 
