@@ -26,7 +26,8 @@ def to_torchvision(
             renames them.
 
     Raises:
-        ConfigError: if the batch has none of them.
+        ConfigError: if the batch has none of them, or `instances` lacks the one that `NAME_offsets` or `NAME_length`
+            counts for all.
 
     Example:
         >>> losses = model(list(batch["image"]), shardio.to_torchvision(batch))
@@ -45,9 +46,14 @@ def to_torchvision(
 
 def _by_sample(batch: Mapping[str, Any], field: str, counted: str) -> Sequence[torch.Tensor]:
     """Return a field's values of each sample; `counted` is the field whose column counts them."""
-    values = batch[field]
+    values: Sequence[torch.Tensor] | torch.Tensor = batch[field]
+    if not isinstance(values, torch.Tensor):
+        return values
+    if values.is_nested:
+        return torch.unbind(values)
     if (offsets := batch.get(offsets_name(counted))) is not None:
-        return values.split(offsets.diff().tolist())
+        return torch.split(values, offsets.diff().tolist())
     if (lengths := batch.get(length_name(counted))) is not None:
         return [row[:length] for row, length in zip(values, lengths.tolist(), strict=True)]
-    return values.unbind() if isinstance(values, torch.Tensor) else values
+    told = f"to_torchvision: no column {field}_offsets or {field}_length counts {field!r}"
+    raise ConfigError(f"{told}: instances= must also have the field of its group that one counts, such as 'boxes'")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..system.rules import at_least_one
+from ..system.rules import at_least_one, check_switches
 from .coordinates import Boxes, Owners, centers_inside
 from .random_generator import RandomGenerator
 from .steps import Crop, Interpolation, Mask, Scale, Sizes, Step
@@ -276,6 +276,8 @@ class SanitizeBoundingBoxes:
         min_size: the least width and height in delivered pixels.
         min_area: the least area in delivered pixels.
         min_visibility: the least share of a box's area that crops have left of it, 0 to 1. (torchvision has none.)
+        kept: whether batches also have `NAME_kept`, int64, joined as the boxes `NAME` are: the number that each of them
+            has among the stored boxes of its sample. (torchvision has none.)
 
     Raises:
         ConfigError: if an argument is out of range.
@@ -284,8 +286,10 @@ class SanitizeBoundingBoxes:
     min_size: float = 1.0
     min_area: float = 1.0
     min_visibility: float = 0.0
+    kept: bool = False
 
     def __post_init__(self) -> None:
+        check_switches(kept=self.kept)
         for name in ("min_size", "min_area"):
             if not isinstance(value := getattr(self, name), (int, float)) or not value >= 1:
                 raise ConfigError(f"{name} must be a number of at least 1, got {value!r}")

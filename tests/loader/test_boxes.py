@@ -110,6 +110,32 @@ def test_ranks_and_threads_make_no_difference(ranks: int, threads: int) -> None:
         assert all(torch.equal(value, found[1][index][1][name]) for name, value in target.items())
 
 
+@pytest.mark.parametrize("rule", [[Ragged()], [PadTo(6)], [PadTo()], []], ids=repr)
+def test_kept_numbers_the_stored_boxes(rule: list[Any]) -> None:
+    """On request a batch says which of the stored boxes its boxes are, joined as they are."""
+    transforms: Any = {"image": [shardio.RandomIoUCrop(), shardio.SanitizeBoundingBoxes(kept=True)], "boxes": rule}
+    for batch in Loader(dataset(), 8, transforms=transforms):
+        for target in shardio.to_torchvision(batch, instances=["boxes", "labels", "boxes_kept"]):
+            assert len(target["boxes_kept"]) == len(target["boxes"])
+            assert (target["labels"] == 100 * target["image_id"] + target["boxes_kept"]).all()
+            assert target["boxes_kept"].dtype == torch.int64
+
+
+def test_targets_need_the_field_that_is_counted() -> None:
+    """Targets are never cut by no count: without the field that the batch counts for the group there is an error."""
+    for rule in (Ragged(), PadTo(6)):
+        (batch,) = Loader(dataset(8), 8, transforms={"boxes": [rule]})
+        with pytest.raises(shardio.ConfigError, match="labels_offsets"):
+            shardio.to_torchvision(batch, instances=["labels"])
+
+
+def test_kept_does_not_take_the_name_of_a_field() -> None:
+    """A column that a rule adds never hides a field."""
+    data = shardio.from_samples([sample(1) | {"boxes_kept": 1}], FIELDS | {"boxes_kept": "int64"})
+    with pytest.raises(shardio.ConfigError, match="boxes_kept"):
+        Loader(data, 1, transforms={"image": [shardio.SanitizeBoundingBoxes(kept=True)]})
+
+
 def test_two_names_have_crops_of_their_own() -> None:
     """The n-th name of the boxes goes with the n-th name of the image."""
     names = {"a": "image", "b": "image", "a_boxes": "boxes", "b_boxes": "boxes"}

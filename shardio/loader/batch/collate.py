@@ -34,6 +34,11 @@ def missing_name(name: str) -> str:
     return f"{name}_missing"
 
 
+def kept_name(name: str) -> str:
+    """Return the name of the column of a batch that says which of the stored boxes it has."""
+    return f"{name}_kept"
+
+
 def offset_name(name: str) -> str:
     """Return the name of the column of a batch that says where the crops of a field begin in its stored values."""
     return f"{name}_offset"

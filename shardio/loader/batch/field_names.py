@@ -19,11 +19,13 @@ class FieldNames:
 
     Attributes:
         stored: by delivered name, the stored field.
+        beside: by the name of a column that is made beside a delivered name, that name; `stored` and `draws` have it.
         delivered: by stored field, the names that deliver it, in order.
         draws: by delivered name, which set of random draws it takes: the n-th name of a stored field the n-th, from 0.
     """
 
     stored: Mapping[str, str]
+    beside: Mapping[str, str] = field(default_factory=dict)
     delivered: Mapping[str, tuple[str, ...]] = field(init=False)
     draws: Mapping[str, int] = field(init=False)
 
@@ -33,6 +35,9 @@ class FieldNames:
         for name, stored in self.stored.items():
             draws[name] = len(delivered.get(stored, ()))
             delivered[stored] = (*delivered.get(stored, ()), name)
+        draws |= {column: draws[name] for column, name in self.beside.items()}
+        made = {column: self.stored[name] for column, name in self.beside.items()}
+        object.__setattr__(self, "stored", {**self.stored, **made})
         object.__setattr__(self, "delivered", delivered)
         object.__setattr__(self, "draws", draws)
 

@@ -15,6 +15,7 @@ from ...transforms.coordinates import Boxes, Owners, PlaceStep, Transpose, move_
 from ...transforms.random_generator import RandomKeys
 from ...transforms.recipe import Recipe
 from ...transforms.steps import Flip, Mask, Sizes, Step
+from .collate import kept_name
 from .field_names import FieldNames
 
 
@@ -28,12 +29,14 @@ class InstanceGroup:
         image: the name of the image.
         names: the names of the group's fields.
         rules: what instances must satisfy to be delivered.
+        kept: the name of the column that says which of the stored instances are delivered, if batches have one.
     """
 
     root: str
     image: str
     names: tuple[str, ...]
     rules: tuple[SanitizeBoundingBoxes, ...]
+    kept: str | None = None
 
 
 def instance_groups(
@@ -64,7 +67,11 @@ def instance_groups(
             if number in images:
                 listed = [*transforms.get(images[number], ()), *(each for n in lying for each in transforms.get(n, ()))]
                 rules = tuple(each for each in listed if isinstance(each, SanitizeBoundingBoxes))
-                groups.append(InstanceGroup(root, images[number], tuple(own), rules if kind.role == "boxes" else ()))
+                rules = rules if kind.role == "boxes" else ()
+                kept = kept_name(own[0]) if any(rule.kept for rule in rules) else None
+                if kept in names.stored:
+                    raise ConfigError(f"kept=True adds a column {kept!r}, but a field has that name: rename the field")
+                groups.append(InstanceGroup(root, images[number], (*own, *([kept] if kept else [])), rules, kept))
     return tuple(groups)
 
 

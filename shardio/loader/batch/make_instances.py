@@ -98,6 +98,8 @@ def _placed(
             values = np.asarray(boxes)
         elif kind.role == "points":
             values = placement.points(values, owners, kind.flip_pairs or ())
+        elif name == group.kept:
+            values = np.arange(len(owners)) - np.searchsorted(owners, owners)
         placed[name] = RaggedRead(lengths, values[stays])
     return placed
 

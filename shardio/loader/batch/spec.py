@@ -390,6 +390,9 @@ def batch_spec(
     transforms = transforms_by_field(dataset, fields, names, options.transforms)
     groups = instance_groups(dataset.fields, names, transforms)
     rules = [each for listed in transforms.values() for each in listed if isinstance(each, SanitizeBoundingBoxes)]
+    kept = {group.kept: group.names[0] for group in groups if group.kept}
+    names = replace(names, beside=kept)
+    fields |= {column: Field("array", "int64", (None,), per=names.stored[column]) for column in kept}
     transforms = _for_instances(transforms, groups, fields)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
