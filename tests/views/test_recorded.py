@@ -3,6 +3,7 @@
 `python tests/views/test_recorded.py` records them anew, in `recorded.json` beside this file.
 """
 
+import dataclasses
 import json
 import pickle
 import re
@@ -130,6 +131,12 @@ def opened(place: str, folder: Path) -> list[Any]:
     return found
 
 
+def stated(field: shardio.Field) -> str:
+    """The attributes that a field has other than by default, so that it is recorded whatever fields learn to state."""
+    usual = {each.name: each.default for each in dataclasses.fields(field)}
+    return repr({name: value for name, value in dataclasses.asdict(field).items() if value != usual[name]})
+
+
 def facts(view: Any, folder: Path) -> dict[str, Any]:
     """Return the recorded form of a view: values as they are, or hashes of many values."""
     with warnings.catch_warnings():
@@ -156,7 +163,7 @@ def facts(view: Any, folder: Path) -> dict[str, Any]:
         "places": hashed([f"{view.locate(n)}" for n in some.tolist()]),
         "values": hashed({name: [*map(np.asarray, column)] for name, column in read.items()}),
         "sizes": hashed([selection.sizes(name) for name in view.fields]),
-        "fields": hashed({name: repr(field) for name, field in view.fields.items()}),
+        "fields": hashed({name: stated(field) for name, field in view.fields.items()}),
         "earlier": view.earlier,
     }
 
