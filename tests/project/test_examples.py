@@ -240,6 +240,26 @@ def seen(folder: Path) -> dict[int, NDArray[np.int64]]:
 
 
 @pytest.mark.long
+def test_a_detector_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    """Two ranks stop in the middle of an epoch, and one goes on to the stated mAP.
+
+    Any number of ranks measures it on each image once.
+    """
+    pytest.importorskip("pycocotools")
+    words = [EXAMPLES / "train_detector.py", "shapes"]
+    assert "mAP" not in output(tmp_path, *TORCHRUN, *words, "--stop-after", "200")
+    begun = torch.load(tmp_path / "detector.pt", weights_only=True)["loader"]
+    assert (begun["epoch"], begun["position"]) == (2, 50 * 16)
+    alone = output(tmp_path, *words)
+    assert re.findall(r"^epoch (\d)", alone, re.M) == ["2", "3", "4", "5"]
+    together = output(tmp_path, *TORCHRUN, *words)  # whose checkpoint is the end of the training
+    measured = [re.search(r"mAP (0\.\d+) on (\d+) images\n$", printed) for printed in (alone, together)]
+    assert [found[2] for found in measured] == ["203", "203"]
+    assert all(float(found[1]) >= 0.7 for found in measured)
+    assert float(measured[0][1]) == pytest.approx(float(measured[1][1]), abs=0.002)  # of batches of other sizes
+
+
+@pytest.mark.long
 def test_point_clouds_padded_and_end_to_end(tmp_path: Path) -> None:
     """A model learns the same from padded clouds as from clouds end to end."""
     padded = run(tmp_path, EXAMPLES / "point_clouds.py", "clouds", "--epochs", "3")
