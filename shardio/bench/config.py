@@ -12,6 +12,7 @@ from ..system.rules import Count, Positive, Range, check_fields
 from .accelerators import Accelerator, accelerator
 
 DEFAULT_SIZE = 224  # pixels
+_DETECTOR_SIZE = 800  # of MLPerf Training's RetinaNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,11 @@ class BenchConfig:
         warmup: seconds before `seconds` begin; 0 also leaves out the warm-up of `epochs`.
         ranks: number of processes, each with its own loader.
         barrier: whether ranks wait for each other after each step, as for an allreduce.
-        transforms: what becomes of images: none, train (random crop and flip), evaluate (centre crop), or your own as
-            MODULE:NAME, a list or a function that returns one. By default, train if `image_size` is given, else none.
-        image_size: side of the square images of train and evaluate, in pixels; 224 by default.
+        transforms: what becomes of images: none, train (random crop and flip), evaluate (centre crop), detect (random
+            crop by the boxes, flip and resize, with boxes end to end), or your own as MODULE:NAME, a list or a function
+            that returns one. By default, train if `image_size` is given, else none; `shardio bench` takes detect if
+            `emulate` is a retinanet and the dataset has boxes.
+        image_size: side of the square images of train, evaluate and detect, in pixels; 224 by default, of detect 800.
         floats: deliver float32 NCHW instead of uint8 NHWC.
         map: a function of your own, as MODULE:NAME, which workers apply.
         map_by: what `map` takes at a time.
@@ -88,8 +91,8 @@ class BenchConfig:
     def resolved(self) -> "BenchConfig":
         """Return this configuration with the batch size, transforms and image size that None stands for."""
         transforms = self.transforms or ("none" if self.image_size is None else "train")
-        sized = transforms in ("train", "evaluate")
-        image_size = DEFAULT_SIZE if sized and self.image_size is None else self.image_size
+        usual = {"train": DEFAULT_SIZE, "evaluate": DEFAULT_SIZE, "detect": _DETECTOR_SIZE}.get(transforms)
+        image_size = usual if self.image_size is None else self.image_size
         return replace(self, batch_size=self.samples_per_step, transforms=transforms, image_size=image_size)
 
     @property

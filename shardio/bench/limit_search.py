@@ -8,7 +8,7 @@ from ..dataset.store_access import without_secrets
 from ..errors import ConfigError, Message
 from .accelerators import accelerator as known
 from .config import BenchConfig
-from .rank import mean_sample_bytes, with_full_batches
+from .rank import mean_sample_bytes, suited_to_dataset
 from .standing_ranks import StandingRanks
 
 PRECISION = 0.02  # ratio of the shortest step that held the mark to the longest that did not, less 1
@@ -71,7 +71,7 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
         raise ConfigError(
             Message("{find_limit} needs an accelerator: give {emulate:retinanet-b200} or another one, or {step_time}")
         )
-    config = with_full_batches(config)
+    config = suited_to_dataset(config)
     seconds = _SECONDS if config.seconds is None else config.seconds
     sample_bytes = mean_sample_bytes(config)
     probes: list[Probe] = []

@@ -18,7 +18,17 @@ from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World
 from ..system.named import load_named
-from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
+from ..transforms import (
+    CenterCrop,
+    Ragged,
+    RandomHorizontalFlip,
+    RandomIoUCrop,
+    RandomResizedCrop,
+    Resize,
+    SanitizeBoundingBoxes,
+    ToFloat,
+    Transform,
+)
 from ..views.view import BaseDataset
 from . import usage
 from .config import DEFAULT_SIZE, BenchConfig
@@ -81,11 +91,19 @@ def ended(steps: NDArray[np.void]) -> NDArray[np.float64]:
     return moments
 
 
-def with_full_batches(config: BenchConfig) -> BenchConfig:
-    """Return it with a batch size that the dataset fills, unless it has one of its own or that of an accelerator."""
-    if config.batch_size is not None or config.emulate is not None:
+def suited_to_dataset(config: BenchConfig) -> BenchConfig:
+    """Return it with what the dataset decides, if `config` doesn't: transforms of a detector, a batch size.
+
+    Boxes are loaded for an emulated RetinaNet. The dataset fills batches that have no accelerator's size.
+    """
+    dataset = as_dataset(config.dataset, config.access)
+    if config.emulate is not None:
+        has_boxes = any(field.role == "boxes" for field in dataset.fields.values())
+        detects = has_boxes and config.emulate.startswith("retinanet") and config.transforms is None
+        return replace(config, transforms="detect") if detects else config
+    if config.batch_size is not None:
         return config
-    most = len(as_dataset(config.dataset, config.access)) // config.ranks
+    most = len(dataset) // config.ranks
     return replace(config, batch_size=min(config.samples_per_step, max(1, most)))
 
 
@@ -120,11 +138,12 @@ def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
     if ":" in preset:
         found = load_named(preset, "transforms")
         return dataset, found() if callable(found) else found
-    images = [kind.shape for kind in dataset.fields.values() if kind.is_image]
+    images = [name for name, kind in dataset.fields.items() if kind.is_image]
     presets: dict[str, list[Transform]] = {
         "none": [],
         "train": [RandomResizedCrop(size), RandomHorizontalFlip()],
         "evaluate": [Resize(round(size * 256 / 224)), CenterCrop(size)],
+        "detect": [RandomIoUCrop(), SanitizeBoundingBoxes(), RandomHorizontalFlip(), Resize((size, size))],
     }
     if preset not in presets:
         raise ConfigError("{transforms} must be one of {} or 'module:name', got {!r}", ", ".join(presets), preset)
@@ -135,7 +154,10 @@ def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
                 "of your own as 'module:name'"
             )
         return dataset, None
-    return dataset, [*presets[preset], *([ToFloat()] if config.floats else [])]
+    transforms = {images[0]: [*presets[preset], *([ToFloat()] if config.floats else [])]}
+    if preset == "detect":
+        transforms |= {name: [Ragged()] for name, kind in dataset.fields.items() if kind.role == "boxes"}
+    return dataset, transforms
 
 
 def mean_sample_bytes(config: BenchConfig) -> float:

@@ -125,12 +125,12 @@ def bench(
 def _measure(config: BenchConfig, storage: bool, json_file: str | None, html: Path | None) -> None:
     from ..bench.html import page
     from ..bench.measurement import measure
-    from ..bench.rank import with_full_batches
+    from ..bench.rank import suited_to_dataset
     from ..bench.storage import storage_rates
     from ..bench.text import storage_text, summary
 
     with progress("%") as show:
-        result = measure(with_full_batches(config), lambda done: show("measuring", round(100 * done), 100))
+        result = measure(suited_to_dataset(config), lambda done: show("measuring", round(100 * done), 100))
     text, figures = summary(result), result.to_json()
     if storage:
         rates = storage_rates(config.dataset)
@@ -160,10 +160,10 @@ def _find_limit(config: BenchConfig, json_file: str | None) -> None:
 
 
 def _versus(config: BenchConfig, other: str, rounds: int, json_file: str | None) -> None:
-    from ..bench.rank import with_full_batches
+    from ..bench.rank import suited_to_dataset
     from ..bench.versus import other_side, versus
 
-    config = with_full_batches(config)
+    config = suited_to_dataset(config)
     with progress("rounds") as show:
         found = versus(config, other_side(config, other), rounds=rounds, progress=partial(show, "in turns"))
     if not write_json(json_file, found.to_json()):

@@ -21,7 +21,7 @@ import shardio
 from shardio.bench.config import BenchConfig
 from shardio.bench.html import page
 from shardio.bench.measurement import measure
-from shardio.bench.rank import warmup_epochs, with_full_batches
+from shardio.bench.rank import build_loader, suited_to_dataset, warmup_epochs
 from shardio.bench.rank_processes import Barrier, Meeting, RankProcesses
 from shardio.bench.result import BenchResult
 from shardio.errors import BadSample, ConfigError, PipelineStalled, ShardioError
@@ -155,7 +155,7 @@ def test_functions_and_transforms_of_ones_own(data: Path, tmp_path: Path, monkey
         ({"engine": "gpu"}, "engine must be 'auto', 'cpu'"),
         ({"batch_size": 1000}, "24 samples fill no global batch"),
         ({"image_size": 0}, "image_size must be an integer of at least 1, got 0"),
-        ({"transforms": "resize"}, "transforms must be one of none, train, evaluate or 'module:name', got 'resize'"),
+        ({"transforms": "resize"}, "transforms must be one of none, .*, detect or 'module:name', got 'resize'"),
         ({"transforms": "no_such_module:f"}, "transforms 'no_such_module:f': there is no module 'no_such_module'"),
         ({"map": "json:no_such"}, "map 'json:no_such': module 'json' has no 'no_such'"),
     ],
@@ -172,7 +172,29 @@ def test_wrong_arguments_are_refused(data: Path, options: dict[str, Any], messag
 )
 def test_a_small_dataset_fills_the_default_batch(data: Path, options: dict[str, Any], batch_size: int | None) -> None:
     """Without a batch size, `shardio bench` takes at most what each rank has of the 24 samples."""
-    assert with_full_batches(BenchConfig(str(data), **({"ranks": 2} | options))).batch_size == batch_size
+    assert suited_to_dataset(BenchConfig(str(data), **({"ranks": 2} | options))).batch_size == batch_size
+
+
+@pytest.mark.parametrize(
+    ("options", "transforms"),
+    [
+        ({"emulate": "retinanet-b200"}, "detect"),
+        ({"emulate": "retinanet-b200", "transforms": "none"}, "none"),  # it was chosen
+        ({"emulate": "resnet50-h100"}, None),  # takes no boxes
+        ({"batch_size": 4}, None),
+    ],
+)
+def test_an_emulated_retinanet_loads_boxes(data: Path, options: dict[str, Any], transforms: str | None) -> None:
+    """`shardio bench` gives it a detector's batches: images of 800 x 800, and the boxes on them end to end."""
+    boxes = shardio.Field("array", "float32", (None, 4), role="boxes", on="image")
+    sample = {"image": shardio.open(data)[0]["image"], "boxes": np.array([[1, 2, 9, 8]] * 3, np.float32)}
+    config = BenchConfig(shardio.from_samples([sample] * 24, {"image": "image", "boxes": boxes}), **options)
+    assert suited_to_dataset(config).transforms == transforms
+    assert suited_to_dataset(replace(config, dataset=str(data))).transforms == options.get("transforms")
+    if transforms == "detect":
+        (batch,) = build_loader(suited_to_dataset(config), shardio.World())
+        assert batch["image"].shape == (24, 800, 800, 3)
+        assert batch["boxes_offsets"][-1] == len(batch["boxes"]) > 0
 
 
 def test_an_accelerator_brings_its_batch() -> None:
