@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from _builders import jpeg
 from _datasets import tensors
 
-from benchmarks import _gpu_data, _processes, gpu, other_python
+from benchmarks import _gpu_data, _processes, detection, gpu, other_python
 from benchmarks._gpu_parts import Case, Settings, Step, in_turns
 from benchmarks._processes import PeerFailed
 
@@ -81,6 +82,20 @@ def test_the_gpu_table_says_what_to_change() -> None:
     text = "\n".join(gpu.table({"host": {"rows": list(rows.values())}}))
     assert "take it" in text
     assert "failed: ModuleNotFoundError" in text
+
+
+def test_loaders_with_and_without_boxes_make_the_same_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Loader without boxes crops as the one with boxes did, which the benchmark checks; both have a rate."""
+    for number in range(20):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(60 + number, 80, seed=number))
+    monkeypatch.setattr(detection, "SIDE", 32)
+    monkeypatch.setattr(detection, "BATCH_SIZE", 4)
+    result = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["", "--photos", str(tmp_path), "--rounds", "1", "--json", str(result)])
+    detection.main()
+    for found in (json.loads(result.read_text())[by] for by in ("by the clock", "by processor time")):
+        assert found["of the rate without boxes"] > 0
+        assert found["images per second"].keys() == {"boxes", "without boxes"}
 
 
 @pytest.mark.slow
