@@ -98,7 +98,7 @@ def matching(source: Source, where: str, runner: Runner, progress: Progress = si
 
     Args:
         source: the samples.
-        where: see `Expression`; on fields of scalars and text.
+        where: see `Expression`; on fields of scalars and text, and on lengths.
         runner: reads the samples where the source has no columns.
         progress: see `runners.Progress`.
 
@@ -106,7 +106,7 @@ def matching(source: Source, where: str, runner: Runner, progress: Progress = si
     """
     condition = Expression(where).bind(source.fields, source.metadata)
     count, names = len(source.sizes()), condition.scalars | condition.texts
-    if condition.optional <= names:
+    if condition.optional <= names and not condition.counted:
         columns = {name: source.column(name) for name in names}
         if all(column is not None for column in columns.values()):
             holds = np.zeros(count, np.bool_)
@@ -140,9 +140,9 @@ def _match_block(source: Source, condition: Condition, numbers: range, advance: 
     if held is not None:
         advance(len(rows))
         return rows[held]
-    names = condition.scalars | condition.texts
+    names = condition.scalars | condition.texts | condition.counted
     readable, bad = list[int](), list[int]()
-    values: dict[str, list[bytes]] = {name: [] for name in names}
+    values: dict[str, list[Any]] = {name: [] for name in names}
     present: dict[str, list[bool]] = {name: [] for name in condition.optional}
     for number in numbers:
         try:
@@ -157,7 +157,8 @@ def _match_block(source: Source, condition: Condition, numbers: range, advance: 
         else:
             readable.append(number)
             for name, column in values.items():
-                column.append(stored[name])
+                counts = name in condition.counted
+                column.append(source.fields[name].length_of(stored[name]) if counts else stored[name])
             for name, has in present.items():
                 has.append(name not in lacking)
         advance(1)
@@ -165,5 +166,6 @@ def _match_block(source: Source, condition: Condition, numbers: range, advance: 
         name: np.frombuffer(b"".join(stored), source.fields[name].row_dtype) if name in condition.scalars else stored
         for name, stored in values.items()
     }
+    columns |= {name: np.array(values[name], np.int64) for name in condition.counted}
     holds = condition(len(readable), columns, {name: np.array(has, np.bool_) for name, has in present.items()})
     return np.array([*np.array(readable, np.int64)[holds].tolist(), *bad], np.int64)

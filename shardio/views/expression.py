@@ -1,7 +1,7 @@
 """Conditions on the values of samples, such as `label < 10 and "val/" in key`: parsed by Python, but evaluated here.
 
-Only the operators in the tables below exist, and `NAME.startswith(TEXT)`: no other calls, no attributes, no indexing,
-so text from anywhere is harmless.
+Only the operators in the tables below exist, `NAME.startswith(TEXT)` and `count(NAME)`: no other calls, no attributes,
+no indexing, so text from anywhere is harmless.
 
 Values may be missing. As in SQL, a comparison of a missing value is neither true nor false, so neither `score > 3` nor
 `not score > 3` chooses the sample; `score is None` does.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..containers.packed_values import Scratch
 from ..errors import ConfigError
-from ..format.fields import Field, present_column
+from ..format.fields import Field, length_column, present_column
 from ..system.types import Buffer
 from .classes import names_by_field
 from .exact_numbers import Term, calculated, compared, is_float, is_member
@@ -30,7 +30,7 @@ from .readable import SelectedSamples
 from .text_column import TextColumn
 
 Values: TypeAlias = NDArray[Any] | Sequence[Buffer]
-"""The values of a field: an array [n] of scalars, or n stored strings."""
+"""The values of a field: an array [n] of scalars or of numbers of entries, or n stored strings."""
 
 _MOST_LETTERS = 4096
 _MOST_LEVELS = 64  # of brackets and signs within each other
@@ -65,13 +65,14 @@ class Expression:
     """A condition, parsed and checked.
 
     It consists of field names, numbers, strings, True, False, comparisons (also chained), `in (1, 2)`, `TEXT in NAME`,
-    `NAME.startswith(TEXT)`, `and`, `or`, `not`, `+ - * / // %`, `NAME is None` and `NAME is not None`.
+    `NAME.startswith(TEXT)`, `count(NAME)`, `and`, `or`, `not`, `+ - * / // %`, `NAME is None` and `NAME is not None`.
 
     Args:
         text: the condition, such as `"label < 10"`.
 
     Attributes:
-        names: the fields whose values the condition takes.
+        names: the fields whose values the condition takes or counts.
+        counted: the fields of which it takes the number of entries.
         tested: the fields that it only tests for a value.
 
     Raises ConfigError for anything else.
@@ -91,6 +92,7 @@ class Expression:
             self._check(self.tree)
             tested = {_name(node.left) for node in ast.walk(self.tree) if _is_test(node)}
             self.names = frozenset(_names(self.tree))
+            self.counted = frozenset(name for node in ast.walk(self.tree) if (name := _counted(node)) is not None)
             self.tested = frozenset(tested) - self.names
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, ConfigError):
@@ -109,8 +111,9 @@ class Expression:
             fields: the fields of every sample.
             metadata: the dataset's or the source's, which names classes.
 
-        Raises ConfigError for fields that do not exist or are neither scalars nor text, for text and numbers that do
-        not meet, for names that are no classes, and where the result is no truth value.
+        Raises ConfigError for fields that do not exist or are neither scalars nor text, for `count` of others than
+        lists and arrays whose first axis has any length, for text and numbers that do not meet, for names that are no
+        classes, and where the result is no truth value.
         """
         return Condition(self, fields, names_by_field(metadata, fields))
 
@@ -129,6 +132,8 @@ class Expression:
                 _name(field)
                 "".join(prefixes).encode()
                 return
+            case ast.Call() if _counted(node) is not None:
+                return
             case ast.Compare() if _is_test(node):
                 return
             case ast.Compare(left=left, ops=ops, comparators=others):
@@ -144,7 +149,7 @@ class Expression:
             found = ast.get_source_segment(self.text.strip(), node) if isinstance(node, ast.expr) else None
             raise ConfigError(
                 "a condition is made of fields, numbers, texts, comparisons, `in (1, 2)`, `'val/' in key`, "
-                "`key.startswith('val/')`, `is None`, and, or, not, + - * / // %; "
+                "`key.startswith('val/')`, `count(boxes)`, `is None`, and, or, not, + - * / // %; "
                 f"got {found or type(node).__name__!r} in {self.text!r}"
             )
         for child in ast.iter_child_nodes(node):
@@ -178,6 +183,7 @@ class Condition:
     Attributes:
         scalars: the scalar fields whose values it takes.
         texts: the text fields whose values it takes.
+        counted: the fields of which it takes the number of entries.
         fields: these, and the fields that it only tests for a value.
         optional: the fields that samples may lack, among `fields`.
         class_numbers: the numbers that names of classes stand for in it, by field and name.
@@ -188,14 +194,19 @@ class Condition:
     ) -> None:
         self.text, self._tree = expression.text, expression.tree
         names, text = expression.names, self.text
-        for name in sorted(names):
+        countable = [name for name, field in fields.items() if field.has_lengths and field.role != "segments"]
+        if wrong := sorted(expression.counted - {*countable}):
+            known = ", ".join(countable) or "none"
+            raise ConfigError(f"count takes arrays of any length and lists ({known}), got {wrong[0]!r} in {text!r}")
+        for name in sorted(names - expression.counted):
             if name not in fields or fields[name].kind not in ("scalar", "text"):
                 known = ", ".join(n for n, field in fields.items() if field.kind in ("scalar", "text")) or "none"
                 raise ConfigError(f"a condition is on scalar and text fields ({known}), got {name!r} in {text!r}")
         if unknown := sorted(expression.tested - fields.keys()):
             raise ConfigError(f"a condition is on fields ({', '.join(fields)}), got {unknown[0]!r} in {text!r}")
         self.texts = frozenset(name for name in names if fields[name].kind == "text")
-        self.scalars = names - self.texts
+        self.counted = expression.counted
+        self.scalars = names - self.texts - self.counted
         self.fields = names | expression.tested
         self.optional = frozenset(name for name in self.fields if fields[name].optional)
         literals = {literal for node in ast.walk(self._tree) if (literal := _text(node)) is not None}
@@ -211,7 +222,8 @@ class Condition:
             if numbers
         }
         # Without a sample: it raises what any samples would.
-        self(0, {name: [] if name in self.texts else np.empty(0, fields[name].row_dtype) for name in names})
+        dtypes = {n: np.dtype(np.int64) if n in self.counted else fields[n].row_dtype for n in names - self.texts}
+        self(0, {n: [] if n in self.texts else np.empty(0, dtypes[n]) for n in names})
 
     def __call__(
         self, count: int, values: Mapping[str, Values], present: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
@@ -220,8 +232,9 @@ class Condition:
 
         Args:
             count: the number of samples, n.
-            values: the values of the fields in `scalars`, [n], and the stored values of those in `texts`, best as
-                `PackedValues`. Blanks of missing values may be anything.
+            values: the values of the fields in `scalars`, [n], the number of entries of those in `counted`, int64 [n],
+                and the stored values of those in `texts`, best as `PackedValues`. Blanks of missing values may be
+                anything.
             present: of the fields in `optional`, which samples have a value, bool [n]; all have one of any other field.
 
         Raises ConfigError where an integer is divided by zero.
@@ -235,8 +248,9 @@ class Condition:
     def of(self, selected: SelectedSamples, count: int) -> NDArray[np.bool_]:
         """Return for which of `count` selected samples the condition holds; reads only the fields that it names."""
         names = self.scalars | self.texts
-        with selected.fetch([*names, *map(present_column, self.optional)]):
-            values = {name: selected.stored(name, scratch=Scratch()) for name in names}
+        with selected.fetch([*names, *map(length_column, self.counted), *map(present_column, self.optional)]):
+            values: dict[str, Values] = {name: selected.stored(name, scratch=Scratch()) for name in names}
+            values |= {name: selected.column(length_column(name)) for name in self.counted}
             present = {name: selected.column(present_column(name)) for name in self.optional}
         return self(count, values, present)
 
@@ -288,12 +302,18 @@ class Condition:
                 return self._texts_of(field, rows).begin_with_one_of(prefixes)
             case ast.Name() | ast.Attribute():
                 column = rows.values[_name(node)]
+                if _name(node) in self.counted:
+                    raise ConfigError(
+                        f"a condition takes only count({_name(node)}) of {_name(node)!r}, in {self.text!r}"
+                    )
                 if isinstance(column, TextColumn):
                     raise ConfigError(
                         f"a text is compared with texts by ==, !=, in, not in and startswith, got {_name(node)!r} in "
                         f"{self.text!r}"
                     )
                 return column
+            case ast.Call(args=[ast.Name() | ast.Attribute() as field]):
+                return rows.values[_name(field)]  # type: ignore[return-value]  # the number of entries, never a text
             case ast.Constant(value=bool() | int() | float() as value):
                 return value
             case ast.Constant(value=text):
@@ -394,6 +414,8 @@ def _names(node: ast.AST) -> set[str]:
             return {_name(node)}
         case ast.Call(func=ast.Attribute(value=field)):
             return {_name(field)}
+        case ast.Call(args=[field]):
+            return {_name(field)}
         case ast.Compare() if _is_test(node):
             return set()
     return {name for child in ast.iter_child_nodes(node) for name in _names(child)}
@@ -421,6 +443,14 @@ def _prefixes(node: ast.AST) -> list[str]:
             parts = given.elts if isinstance(given, ast.Tuple) else [given]
             return texts if len(texts := _texts(parts)) == len(parts) else []
     return []
+
+
+def _counted(node: ast.AST) -> str | None:
+    """Return the field of `count(NAME)`; None for any other node."""
+    match node:
+        case ast.Call(func=ast.Name(id="count"), args=[ast.Name() | ast.Attribute() as field], keywords=[]):
+            return _name(field)
+    return None
 
 
 def _is_test(node: ast.AST) -> TypeGuard[ast.Compare]:

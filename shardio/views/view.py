@@ -94,7 +94,7 @@ class BaseDataset(ReadableDataset):
         Args:
             condition: such as `"label in (3, 5) and score > 0.7"`, on scalars and texts. Besides numbers and
                 comparisons it may have names of classes (`label == "cat"`), `key.startswith("val/")`, `"val/" in key`,
-                `score is None`, `and`, `or` and `not`.
+                `count(boxes) > 0`, the number of entries of a value, `score is None`, `and`, `or` and `not`.
 
         Raises ConfigError for text that is no condition, or names what is no such field.
         """

@@ -3,17 +3,22 @@
 import contextlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _builders import jpeg
+from _datasets import packed
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import shardio
 from shardio.containers.packed_values import PackedValues
 from shardio.errors import ConfigError
-from shardio.format.fields import Field
+from shardio.format.fields import Field, as_fields
+from shardio.source import Source
 from shardio.views.expression import Expression
 
 Columns = Mapping[str, "NDArray[Any] | Sequence[str]"]
@@ -378,3 +383,95 @@ def test_a_part_that_reaches_into_the_next_text(found: list[str], part: str, at_
         assert chosen(f"{part!r} in key and n >= 0", {"key": found, "n": np.arange(len(found))}) == [
             int(part in value) for value in found
         ]
+
+
+RAGGED: dict[str, Any] = {
+    "boxes": Field("array", "float32", (None, 4), optional=True),
+    "tokens": ("uint16", (None,)),
+    "frames": ("image", (None,)),
+    "count": "int64",
+    "any": Field("array", dtype="int32"),
+}
+
+
+def ragged(number: int) -> dict[str, Any]:
+    """A sample whose values have as many entries as its number says; every fourth has no value of `boxes`."""
+    return {
+        "boxes": None if number % 4 == 3 else np.zeros((number % 4, 4), np.float32),
+        "tokens": np.arange(number, dtype=np.uint16),
+        "frames": [jpeg(8, 8)] * (number % 3),
+        "count": number,
+        "any": np.zeros((number, 1), np.int32),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("count(boxes) > 0", [1, 2, 5, 6]),
+        ("not count(boxes) > 0", [0, 4]),  # neither has a sample that lacks the value
+        ("boxes is None or count(boxes) == 2", [2, 3, 6, 7]),
+        ("count(tokens) - count(boxes) == 4", [4, 5, 6]),
+        ("1 <= count(frames) and count(tokens) in (4, 5, 6)", [4, 5]),
+        ("count == 3 or count(tokens) == 1", [1, 3]),  # a field may have the name
+    ],
+)
+@pytest.mark.parametrize("container", ["tar", "hdf5"])
+def test_numbers_of_entries(text: str, expected: list[int], container: str, tmp_path: Path) -> None:
+    """`count` takes the number of entries of ragged values and lists, of datasets and of samples that are converted."""
+    data = packed(tmp_path / "in", map(ragged, range(8)), RAGGED, container=container)
+    assert data.where(text).origin(range(len(expected))).tolist() == expected
+    assert len(data.where(text)) == len(expected)
+    condition = Expression(text).bind(data.fields)
+    rows = [ragged(number) for number in range(8)]
+    values = {
+        name: np.array([0 if row[name] is None else len(row[name]) for row in rows])
+        if name in condition.counted
+        else np.array([row[name] for row in rows])
+        for name in condition.counted | condition.scalars
+    }
+    present = {"boxes": np.array([row["boxes"] is not None for row in rows])}
+    assert np.flatnonzero(condition(8, values, present)).tolist() == expected
+
+
+class Samples(Source):
+    """These samples, which can only be read whole."""
+
+    fields = as_fields(RAGGED)
+    metadata: Mapping[str, Any] = {}
+
+    def sizes(self) -> NDArray[np.int64]:
+        return np.ones(8, np.int64)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return ragged(index)
+
+
+@pytest.mark.parametrize("condition", ["count(tokens) > 5", "count(boxes) == 1 or boxes is None"])
+def test_conversions_choose_by_numbers_of_entries(condition: str, tmp_path: Path) -> None:
+    """A source that gives whole samples is asked for them, and chooses as the dataset does."""
+    data = packed(tmp_path / "in", map(ragged, range(8)), RAGGED)
+    shardio.convert(Samples(), tmp_path / "out", where=condition)
+    given, view = shardio.open(tmp_path / "out"), data.where(condition)
+    assert [row["count"] for row in given] == view.origin(range(len(view))).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("count(count) > 0", r"count takes arrays of any length and lists \(boxes, tokens, frames\), got 'count'"),
+        ("count(any) > 0", "got 'any'"),  # its lengths are in no column
+        ("count(nothing) > 0", "got 'nothing'"),
+        ("count(boxes)", "is a number"),
+        ("boxes > 0", "on scalar and text fields"),
+        ("count(boxes) > 0 and boxes > 0", r"takes only count\(boxes\)"),
+        ("count(boxes) == 'cat'", "no names of classes"),
+        ("count(boxes, tokens) > 0", "a condition is made of"),
+        ("count('boxes') > 0", "a condition is made of"),
+        ("len(boxes) > 0", "a condition is made of"),
+        ("count(boxes).real > 0", "a dot may only occur"),
+    ],
+)
+def test_what_has_no_number_of_entries_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Expression(text).bind(as_fields(RAGGED))
