@@ -14,9 +14,10 @@ from ..format.fields import Field, describe
 from ..system import helper_process
 from ..system.html import escaped
 from ..system.units import format_size
+from ..views.classes import class_name
 from ..views.readable import decoded
 from ..views.view import BaseDataset
-from .values import MOST_PIXELS, class_name, inline, stored_value, thumbnail
+from .values import MOST_PIXELS, inline, stored_value, thumbnail
 
 _SAMPLES = 4
 _MOST_TEXT = 100  # characters

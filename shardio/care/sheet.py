@@ -1,16 +1,17 @@
 """Drawing samples: each is a card of its pictures, side by side, with lines of text beneath, and blocks hold cards."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ..format.mask_colors import colored
+from .lettering import drawable, font
+from .marks import Mark, draw
 
 TILE_SIZE = 160  # pixels, like CAPTION_HEIGHT and GAP
 CAPTION_HEIGHT = 20
@@ -33,11 +34,13 @@ class Card:
             [height, width], drawn in colours; or None, which leaves the place empty.
         lines: lines of text.
         marked: whether to draw a frame around the pictures.
+        marks: by name of a picture, the boxes and points on it, in its pixels.
     """
 
     pictures: Sequence[tuple[str, NDArray[Any] | None]]
     lines: Sequence[str]
     marked: bool = False
+    marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,9 @@ def _block(block: Block, columns: int) -> list[Drawing]:
 
 def _card(card: Card, lines: int) -> Drawing:
     """Draw the pictures, with their names if there are several, and `lines` lines of text."""
-    tiles = [_tile(picture) for _, picture in card.pictures] or [_blank(TILE_SIZE, TILE_SIZE)]
+    tiles = [_tile(picture, card.marks.get(name, ())) for name, picture in card.pictures] or [
+        _blank(TILE_SIZE, TILE_SIZE)
+    ]
     if len(tiles) > 1:
         names = [_line(name, TILE_SIZE) for name, _ in card.pictures]
         tiles = [np.concatenate(column) for column in zip(tiles, names, strict=True)]
@@ -82,8 +87,8 @@ def _card(card: Card, lines: int) -> Drawing:
     return np.concatenate(parts)
 
 
-def _tile(picture: NDArray[Any] | None) -> Drawing:
-    """Return a picture scaled to fit into a square."""
+def _tile(picture: NDArray[Any] | None, marks: Sequence[Mark]) -> Drawing:
+    """Return a picture scaled to fit into a square, with the marks on it."""
     tile = _blank(TILE_SIZE, TILE_SIZE)
     if picture is None:
         return tile
@@ -94,33 +99,28 @@ def _tile(picture: NDArray[Any] | None) -> Drawing:
     method = filters.NEAREST if is_mask or scale > 2 else filters.BOX if scale < 1 else filters.BILINEAR
     width, height = (max(1, round(side * scale)) for side in (image.shape[1], image.shape[0]))
     whole = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
-    fitted = np.asarray(whole.resize((width, height), method).convert("RGB"))
+    fitted = whole.resize((width, height), method).convert("RGB")
+    draw(fitted, marks, (width / whole.width, height / whole.height))
     y, x = (TILE_SIZE - height) // 2, (TILE_SIZE - width) // 2
-    tile[y : y + height, x : x + width] = fitted
+    tile[y : y + height, x : x + width] = np.asarray(fitted)
     return tile
 
 
 def _line(text: str, width: int) -> Drawing:
     """Draw as much of a text as fits into a line."""
     line = Image.fromarray(_blank(CAPTION_HEIGHT, width))
-    text = " ".join(text.split()).encode("ascii", "replace").decode()  # Pillow's own font has few other characters
     room = width - 2 * _MARGIN
-    text = text[:room]  # no character is narrower than a pixel
+    text = drawable(text)[:room]  # no character is narrower than a pixel
     sizes = range(_LARGEST, _SMALLEST, -1)
     size = next((size for size in sizes if _width(text, size) <= room), _SMALLEST)
     while _width(text, size) > room:
         text = text[:-1]
-    ImageDraw.Draw(line).text((_MARGIN, _BASELINE), text, _TEXT_COLOR, _font(size), anchor="ls")
+    ImageDraw.Draw(line).text((_MARGIN, _BASELINE), text, _TEXT_COLOR, font(size), anchor="ls")
     return np.array(line)
 
 
 def _width(text: str, size: int) -> int:
-    return math.ceil(_font(size).getlength(text))
-
-
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
+    return math.ceil(font(size).getlength(text))
 
 
 def _arranged(tiles: Sequence[Drawing], columns: int) -> Drawing:

@@ -18,15 +18,20 @@ from PIL import Image
 
 from ..errors import ConfigError, Option
 from ..format.fields import Field, describe_fields, presence
+from ..loader.batch.collate import geometry_names, length_name, offsets_name
+from ..loader.batch.field_names import FieldNames
+from ..loader.batch.instances import InstanceGroup, instance_groups
 from ..loader.loader import Loader
+from ..loader.targets import by_sample
 from ..order.world import World
 from ..system.os_errors import naming
 from ..system.units import counted
 from ..transforms import Transform
-from ..views.classes import KEY, names_in
+from ..views.classes import KEY, class_name, names_by_field, names_in
 from ..views.readable import ReadableDataset
+from .marks import Mark, marking_fields, marks_of
 from .sheet import Block, Card, sheet
-from .values import class_name, number_text
+from .values import number_text
 
 MOST_BATCHES = 16
 """The batches, and so the ranks of one step, that a picture shows at most."""
@@ -47,15 +52,16 @@ def show(
 ) -> int:
     """Write a PNG that shows batches as training gets them, so that you can look before you train.
 
-    Each sample comes with its pictures, after all transforms: images, whose normalization is undone; masks in colours;
-    a grey slice of arrays of two and more axes, from the smallest to the largest number. Beneath are its index, its
-    label and the label's class, its source, numbers and texts. A red frame marks samples that are not `valid`.
+    Each sample comes with its pictures, after all transforms: images, whose normalization is undone, with the boxes and
+    points on them and the names of their classes; masks in colours; a grey slice of arrays of two and more axes, from
+    the smallest to the largest number. Beneath are its index, its label and the label's class, its source, numbers and
+    texts. A red frame marks samples that are not `valid`.
 
     Args:
         batches: a Loader, whose next batches are shown without moving it; or a batch, such as one that a `map` or a
             loop of your own made. Or several of these, such as the Loaders of all ranks of a job. A batch alone has no
-            class names and no normalization: labels are numbers, and floats that aren't in [0, 1] are shown from the
-            smallest to the largest.
+            class names, no boxes and no normalization: labels are numbers, and floats that aren't in [0, 1] are shown
+            from the smallest to the largest.
         path: the path of the PNG.
         steps: the number of batches to show of each Loader.
         samples: the most samples to show. They are the first of each batch, equally many of each.
@@ -123,18 +129,19 @@ def contact_sheet(
             there,
             Option("batches", True),
         )
+    marking = marking_fields(dataset.fields, names_by_field(dataset.metadata, dataset.fields), name)
     loader = Loader(
         dataset,
         min(samples, len(dataset)),
         transforms={name: (transforms or {}).get(name, ())},
         seed=seed,
         world=World(),
-        fields=[name, *(["label"] if "label" in dataset.fields else [])],
+        fields=[name, *marking, *(["label"] if "label" in dataset.fields else [])],
         threads=2,
         prefetch=1,
     )
     with closing(iter(loader)) as batches:
-        cards, _ = cards_of(next(batches), Context.of(loader.dataset, loader.normalized), samples)
+        cards, _ = cards_of(next(batches), Context.of(loader.dataset, loader.normalized, loader.field_names), samples)
     _write(path, [Block("", cards)], columns)
     return len(cards)
 
@@ -181,16 +188,33 @@ def ranks_at(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The facts that a batch lacks: the fields, the names of classes and sources, and normalizations by field."""
+    """The facts that a batch lacks: the fields, the names of classes and sources, and normalizations by field.
+
+    Attributes:
+        fields: the stored fields.
+        classes: the names of the classes of `label`.
+        id_columns: by column that says where a sample comes from, the names that its numbers stand for.
+        normalized: see `Loader.normalized`.
+        names: the stored field of each delivered name.
+        groups: the delivered names that follow an image.
+        classes_of: the names of classes by stored field.
+    """
 
     fields: Mapping[str, Field] = field(default_factory=dict)
     classes: Sequence[str] = ()
     id_columns: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"index": ()})
     normalized: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
+    names: FieldNames = field(default_factory=lambda: FieldNames({}))
+    groups: Sequence[InstanceGroup] = ()
+    classes_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
     @classmethod
-    def of(cls, dataset: ReadableDataset, normalized: Mapping[str, NDArray[np.float32]]) -> Context:
-        return cls(dataset.fields, names_in(dataset.metadata.get(KEY)), dataset.id_columns, normalized)
+    def of(cls, dataset: ReadableDataset, normalized: Mapping[str, NDArray[np.float32]], names: FieldNames) -> Context:
+        fields, metadata = dataset.fields, dataset.metadata
+        groups, classes_of = instance_groups(fields, names, {}), names_by_field(metadata, fields)
+        classes = names_in(metadata.get(KEY))
+        return cls(fields, classes, dataset.id_columns, normalized, names, groups, classes_of)
 
 
 def _check(path: str | os.PathLike[str], **counts: int) -> None:
@@ -216,7 +240,7 @@ def _blocks(given: Loader | Batch, steps: int, most: int) -> list[Block]:
 
 
 def _delivered(loader: Loader, steps: int, most: int) -> Iterator[Block]:
-    context, world = Context.of(loader.dataset, loader.normalized), loader.world
+    context, world = Context.of(loader.dataset, loader.normalized, loader.field_names), loader.world
     loader = copy.copy(loader)  # which begins where the other one stands, and does not move it
     if not loader.steps_left:
         loader.set_epoch(loader.epoch + 1)
@@ -233,13 +257,14 @@ def _extent(drawn: int, samples: int) -> str:
 
 
 def _rows(batch: Batch) -> int:
-    return len(next(iter(batch.values()), ()))
+    return len(batch["index"] if "index" in batch else next(iter(batch.values()), ()))
 
 
 def cards_of(batch: Batch, context: Context, most: int) -> tuple[list[Card], str]:
     """Return a card for each of the first samples of a batch, and in words the fields that they do not show."""
-    rows = range(min(most, _rows(batch)))
-    own = {*context.id_columns, "label", "valid", *map(presence, batch)}
+    rows, batch = range(min(most, _rows(batch))), _by_sample(batch, context)
+    marking = {name for group in context.groups for name in group.names if name in _marking(group, context)}
+    own = {*context.id_columns, "label", "valid", *map(presence, batch), *marking}
     pictures, texts = {}, {}
     for name in (name for name in batch if name not in own):
         values = [_value(batch, name, row) for row in rows]
@@ -254,9 +279,43 @@ def cards_of(batch: Batch, context: Context, most: int) -> tuple[list[Card], str
     cards = []
     for row in rows:
         lines = [*captions[row], *(texts[name][row] for name in told)]
-        cards.append(Card([pictures[name][row] for name in shown], lines, marked=not _valid(batch, row)))
+        drawn_on = _marks(batch, row, context)
+        cards.append(Card([pictures[name][row] for name in shown], lines, not _valid(batch, row), drawn_on))
     lacking = [name for name in batch if name not in {*own, *shown, *told}]
     return cards, f"; not drawn: {', '.join(lacking)}" if lacking else ""
+
+
+def _by_sample(batch: Batch, context: Context) -> Batch:
+    """Return a batch whose fields per instance have a value per sample, without the columns that count and place."""
+    found = dict(batch)
+    for group in context.groups:
+        names = [name for name in group.names if name in batch]
+        columns = (*names, *map(offsets_name, names), *map(length_name, names))
+        own = {name: found.pop(name) for name in columns if name in batch}
+        found |= by_sample({n: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for n, v in own.items()}, names)
+    for name in context.names.stored:
+        for column in geometry_names(name):
+            found.pop(column, None)
+    return found
+
+
+def _marking(group: InstanceGroup, context: Context) -> dict[str, str]:
+    """Return the stored field of each name of a group that is drawn on the group's image."""
+    stored = context.names.stored
+    marking = marking_fields(context.fields, context.classes_of, stored[group.image])
+    return {n: stored[n] for n in group.names if stored[n] in marking and n not in context.names.beside}
+
+
+def _marks(batch: Batch, row: int, context: Context) -> dict[str, list[Mark]]:
+    """Return the boxes and points of a sample, by the name of their image."""
+    marks: dict[str, list[Mark]] = {}
+    for group in context.groups:
+        drawn = [
+            (stored, _value(batch, name, row)) for name, stored in _marking(group, context).items() if name in batch
+        ]
+        values = {stored: None if value is None else value.numpy() for stored, value in drawn}
+        marks.setdefault(group.image, []).extend(marks_of(values, context.fields, context.classes_of))
+    return marks
 
 
 def _value(batch: Batch, name: str, row: int) -> Any:

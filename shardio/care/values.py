@@ -14,11 +14,14 @@ from PIL import Image
 from ..format import images
 from ..format.fields import Field, present_column
 from ..format.mask_colors import colored
+from ..views.classes import names_by_field
 from ..views.readable import ReadableDataset
+from .marks import Mark, draw, marking_fields, marks_of
 
 MOST_PIXELS = 1 << 25
 """The most pixels of an image that is decoded, and the most bytes of a stored one."""
 
+_MOST_MARKING = 1 << 22  # bytes of the boxes of one image, of its points and of their labels
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 
 
@@ -37,10 +40,18 @@ def missing(dataset: ReadableDataset, name: str, index: int) -> bool:
     return not dataset.selection(np.array([index])).column(present_column(name))[0]
 
 
-def class_name(label: Any, classes: Sequence[str]) -> str | None:
-    """Return the name of the class that an integer is; None if it names none."""
-    known = isinstance(label, (int, np.integer)) and 0 <= label < len(classes)
-    return classes[int(label)] if known else None
+def stored_marks(dataset: ReadableDataset, image: str, index: int) -> list[Mark]:
+    """Return the boxes and points that lie on a sample's image, in stored pixels.
+
+    Raises what reading raises.
+    """
+    fields, classes = dataset.fields, names_by_field(dataset.metadata, dataset.fields)
+    values = {
+        name: fields[name].entries(stored_value(dataset, name, index, _MOST_MARKING))
+        for name in marking_fields(fields, classes, image)
+        if not missing(dataset, name, index)
+    }
+    return marks_of(values, fields, classes)
 
 
 def number_text(value: Any, digits: int = 6) -> str:
@@ -53,27 +64,33 @@ def inline(kind: str, file: bytes, attributes: str = "") -> str:
     return f'<img{attributes} src="data:image/{kind};base64,{base64.b64encode(file).decode()}">'
 
 
-def thumbnail(value: Any, field: Field, side: int) -> bytes:
+def thumbnail(value: Any, field: Field, side: int, marks: Sequence[Mark] = ()) -> bytes:
     """Return an image, a file or pixels [height, width, channels], as a JPEG; a mask in colours.
 
     Args:
         value: the image.
         field: the field that holds it.
         side: the most pixels of the longer side.
+        marks: what lies on the image, to be drawn.
 
     Raises BadSample for a file of more pixels than `MOST_PIXELS`; what Pillow raises for one that it cannot decode.
     """
     mode = "L" if field.channels == 1 and field.role is None else "RGB"
     if isinstance(value, np.ndarray):
         image = Image.fromarray(value if field.channels == 3 else value[..., 0])
+        width, height = image.size
     else:
         images.check_pixels(value, MOST_PIXELS)
         image = Image.open(io.BytesIO(value), formats=_FORMATS)
+        width, height = image.size
         image.draft(mode, (side, side))  # has libjpeg decode fewer pixels; other formats ignore it
     if field.role == "mask":
         image = Image.fromarray(colored(np.asarray(image).astype(np.uint16)))
     image = image.convert(mode)
     image.thumbnail((side, side), Image.Resampling.BICUBIC if field.role is None else Image.Resampling.NEAREST)
+    if marks:
+        image = image.convert("RGB")
+        draw(image, marks, (image.width / width, image.height / height))
     encoded = io.BytesIO()
     image.save(encoded, "JPEG", quality=90)
     return encoded.getvalue()

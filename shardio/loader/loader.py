@@ -31,7 +31,7 @@ from .arguments import (
     torch_device,
 )
 from .batch.as_numpy import To
-from .batch.field_names import Fields
+from .batch.field_names import FieldNames, Fields
 from .batch.first_batch import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
@@ -269,6 +269,7 @@ class Loader:
         self._prefetcher = DevicePrefetcher(spec, target, threads=self._threads, largest=largest)
 
         # What is measured, compared and warned of while batches are delivered.
+        self._field_names = spec.names
         self._normalized = {
             name: image.recipe.normalization
             for name, image in spec.images.items()
@@ -314,6 +315,11 @@ class Loader:
         `value * deviation + mean` is the pixel on the scale of 0 to 1. They are 0 and 1 without a Normalize.
         """
         return self._normalized
+
+    @property
+    def field_names(self) -> FieldNames:
+        """The stored field of each delivered name."""
+        return self._field_names
 
     @property
     def epoch(self) -> int:

@@ -1,6 +1,6 @@
 """Batches of boxes as the lists of dicts that detectors take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,15 +36,22 @@ def to_torchvision(
     names = {name: field for name, field in names.items() if field in batch}
     if not names:
         raise ConfigError("to_torchvision: the batch has none of the fields {}", ", ".join(map(repr, instances)))
-    counted = next((field for field in names.values() if {offsets_name(field), length_name(field)} & batch.keys()), "")
     targets: list[dict[str, torch.Tensor]] = [{"image_id": index} for index in batch["index"]]
+    by_field = by_sample(batch, names.values())
     for name, field in names.items():
-        for target, values in zip(targets, _by_sample(batch, field, counted), strict=True):
+        for target, values in zip(targets, by_field[field], strict=True):
             target[name] = values
     return targets
 
 
-def _by_sample(batch: Mapping[str, Any], field: str, counted: str) -> Sequence[torch.Tensor]:
+def by_sample(batch: Mapping[str, Any], group: Iterable[str]) -> dict[str, Sequence[torch.Tensor]]:
+    """Return the values of a batch's fields that share an instance axis, each as a tensor per sample."""
+    fields = [*group]
+    counted = next((field for field in fields if {offsets_name(field), length_name(field)} & batch.keys()), "")
+    return {field: _values(batch, field, counted) for field in fields}
+
+
+def _values(batch: Mapping[str, Any], field: str, counted: str) -> Sequence[torch.Tensor]:
     """Return a field's values of each sample; `counted` is the field whose column counts them."""
     values: Sequence[torch.Tensor] | torch.Tensor = batch[field]
     if not isinstance(values, torch.Tensor):

@@ -1,8 +1,8 @@
 """Names of classes: where datasets number them differently, raise an error, or renumber labels by name.
 
 A manifest's metadata names the classes of the field `label` as `classes`, and those of other fields as `classes.FIELD`,
-or as `coarse_classes` for a field `coarse_label`. Without a field `label`, `classes` names those of the only field that
-has such names.
+or as `coarse_classes` for a field `coarse_label`. Without a field `label`, `classes` names those of `labels` per box or
+point, or else of the only field that has such names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,6 +97,8 @@ def named_field(key: str, fields: Mapping[str, Field]) -> str | None:
     None if it is none of them; the key itself if it may be one of several.
     """
     if key == KEY and "label" not in fields:
+        if "labels" in fields and fields["labels"].per is not None:
+            return "labels"
         integers = [name for name, field in fields.items() if _is_integer(field)]
         return integers[0] if len(integers) == 1 else (key if integers else None)
     if key.startswith(f"{KEY}."):
@@ -104,6 +106,12 @@ def named_field(key: str, fields: Mapping[str, Field]) -> str | None:
     else:
         name = key.removesuffix(KEY) + "label" if key == KEY or key.endswith(f"_{KEY}") else ""
     return name if name in fields and fields[name].kind != "text" else None  # a text is a name itself
+
+
+def class_name(label: Any, classes: Sequence[str]) -> str | None:
+    """Return the name of the class that an integer is; None if it names none."""
+    known = isinstance(label, (int, np.integer)) and 0 <= label < len(classes)
+    return classes[int(label)] if known else None
 
 
 def names_by_field(metadata: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, tuple[str, ...]]:

@@ -155,7 +155,7 @@ def whole(dataset: ReadableDataset, name: str, index: int, most: int) -> NDArray
 
 def is_tokens(field: Field) -> bool:
     """Return whether arrays are integers along one axis, to be read like a text."""
-    return len(field.shape or ()) == 1 and field.row_dtype.kind in "iu"
+    return len(field.shape or ()) == 1 and field.row_dtype.kind in "iu" and field.per is None
 
 
 def _within(cut: Callable[[Shape], Cut], shape: Shape) -> Cut:

@@ -14,7 +14,7 @@ from ..sheet import Card
 from .batches import Job, Shown, batch_of
 from .grid import pictured_field
 from .page import as_integer, choice, error, framed, link, step
-from .pictures import LARGEST, colored_levels, inline_png
+from .pictures import LARGEST, colored_levels, inline_png, with_marks
 
 PER_PAGE = 24
 _WORDS = ("shuffle", "tail", "assign")
@@ -135,4 +135,5 @@ def _picture(card: Card, name: str, pixels: Any) -> str:
     every = -(-max(pixels.shape[:2]) // LARGEST)
     image = colored_levels(pixels[::every, ::every])
     words = f"{name}, {pixels.shape[0]} x {pixels.shape[1]}"
-    return f"<figure>{inline_png(image, name, 'made')}<figcaption>{escaped(words)}</figcaption></figure>"
+    drawn = with_marks(inline_png(image, name, "made"), card.marks.get(name, ()), (pixels.shape[0], pixels.shape[1]))
+    return f"<figure>{drawn}<figcaption>{escaped(words)}</figcaption></figure>"

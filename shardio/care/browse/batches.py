@@ -119,7 +119,9 @@ def batch_of(
         held += sum(_bytes(values[count]) for values in rows.lists.values())
         count += 1
     normalized = {name: n for name, i in rows.spec.images.items() if (n := i.recipe.normalization) is not None}
-    cards, left_out = cards_of(assemble(rows, slice(0, count)).batch, Context.of(dataset, normalized), count)
+    cards, left_out = cards_of(
+        assemble(rows, slice(0, count)).batch, Context.of(dataset, normalized, rows.spec.names), count
+    )
     too_large = [name for name in dataset.fields if name not in rows.spec.fields]
     left_out += f"; too large to show: {', '.join(too_large)}" if too_large else ""
     errors = {row: record.reason for row, record in rows.bad.items()}
@@ -143,6 +145,7 @@ def _rows(
 ) -> Rows:
     """Return rows of a batch, not yet made, of all fields but those with large arrays."""
     fields = [n for n, field in dataset.fields.items() if not (field.fixed and field.row_bytes > _MOST_BYTES)]
+    fields = [n for n in fields if dataset.fields[n].on in (None, *fields)]
     options = BatchOptions(
         fields=fields,
         transforms=transforms if job.augment else None,

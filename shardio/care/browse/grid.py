@@ -11,9 +11,9 @@ import numpy as np
 from ...errors import ConfigError, ShardioError
 from ...format.fields import Field
 from ...system.html import escaped
-from ...views.classes import names_by_field
+from ...views.classes import class_name, names_by_field
 from ...views.readable import ReadableDataset
-from ..values import class_name, missing, number_text, stored_value
+from ..values import missing, number_text, stored_value
 from .page import as_integer, choice, error, framed, hidden, link, step
 from .pictures import picturable
 from .scan import Chosen, Counts, Scan, Scans

@@ -1,6 +1,7 @@
 """Pictures of values for a page: small ones for the grid, images as they are, and numbers as grey levels."""
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,22 +17,28 @@ from ...format.mask_colors import colored
 from ...system import helper_process
 from ...system.html import escaped
 from ...views.readable import ReadableDataset
+from ..marks import Mark
 from ..show import stretched
-from ..values import MOST_PIXELS, inline, missing, stored_value, thumbnail
+from ..values import MOST_PIXELS, inline, missing, stored_marks, stored_value, thumbnail
 from .arrays import read, usual_cut
 
 SIDE = 160  # pixels of a small picture's longer side
 LARGEST = 1024  # and of a picture of numbers
+_LETTERS = 9  # pixels
+_LONGEST = 60  # characters of a name
 SECONDS = 10.0  # that reading one value may take in the library of HDF5
 
 
 def picturable(field: Field) -> bool:
-    """Return whether values of a field come as a small picture."""
-    return field.is_image or field.kind == "images" or (field.kind == "array" and len(field.shape or ()) > 1)
+    """Return whether values of a field come as a small picture; boxes and points come on that of their image."""
+    slices = field.kind == "array" and len(field.shape or ()) > 1 and field.on is None
+    return field.is_image or field.kind == "images" or slices
 
 
 def small(dataset: ReadableDataset, name: str, index: int) -> bytes:
     """Return a sample's value as a JPEG of at most `SIDE` pixels; of a list of images the first, of arrays a slice.
+
+    Boxes and points are drawn on their image.
 
     Raises what reading and decoding raises, BadSample for a value that is missing or too large.
     """
@@ -43,7 +50,7 @@ def small(dataset: ReadableDataset, name: str, index: int) -> bytes:
         numbers = shown.values if shown.values.ndim == 2 else shown.values.reshape(1, -1)
         return thumbnail(grey(numbers, SIDE)[..., None], Field("image", channels=1), SIDE)
     value = image(dataset, name, index)
-    return thumbnail(value, field if field.is_image else Field("image"), SIDE)
+    return thumbnail(value, field if field.is_image else Field("image"), SIDE, stored_marks(dataset, name, index))
 
 
 def image(dataset: ReadableDataset, name: str, index: int, number: int = 0) -> Any:
@@ -99,6 +106,29 @@ def inline_png(pixels: NDArray[Any], label: str, kind: str = "") -> str:
     """Return pixels as an `img` whose data are within the HTML."""
     height, width = pixels.shape[:2]
     return inline("png", png(pixels), f' class="{kind}" width="{width}" height="{height}" alt="{escaped(label, 200)}"')
+
+
+def with_marks(picture: str, marks: Sequence[Mark], size: tuple[int, int]) -> str:
+    """Return the HTML of a picture with marks above it, as SVG; `size` is the (height, width) that marks are in."""
+    if not marks:
+        return picture
+    (height, width), shapes, names = size, list[str](), list[str]()
+    for mark in marks:
+        color = "#{:02x}{:02x}{:02x}".format(*mark.color)
+        x, y, *ends = (f"{number + 0:.7g}" for number in mark.place)  # no -0
+        if not ends:
+            shapes.append(f'<circle cx="{x}" cy="{y}" r="{max(1, max(height, width) / 200):.3g}" fill="{color}"/>')
+            continue
+        across, down = (max(0.0, mark.place[axis + 2] - mark.place[axis]) for axis in (0, 1))
+        title = f"<title>{escaped(mark.name, _LONGEST)}</title>" if mark.name else ""
+        shapes.append(f'<rect x="{x}" y="{y}" width="{across:.7g}" height="{down:.7g}" stroke="{color}">{title}</rect>')
+        if mark.name:
+            names.append(f'<g fill="{color}"><text x="{x}" y="{y}" dy="1em">{escaped(mark.name, _LONGEST)}</text></g>')
+    letters = max(_LETTERS, max(height, width) / 45)
+    return (
+        f'<span class="bears">{picture}<svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" '
+        f'font-size="{letters:.4g}">{"".join(shapes)}{"".join(names)}</svg></span>'
+    )
 
 
 def as_error(text: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,15 @@ from ...format.fields import Field, describe
 from ...system import helper_process
 from ...system.html import WIDTH, escaped, histogram
 from ...system.units import format_size
-from ...views.classes import names_by_field
+from ...views.classes import class_name, names_by_field
 from ...views.readable import ReadableDataset, decoded
-from ..values import class_name, missing, number_text, stored_value
+from ..marks import Mark
+from ..values import missing, number_text, stored_marks, stored_value
 from . import arrays
 from .arrays import Empty, Part, asked_cut, is_tokens, usual_cut
 from .grid import Samples, progress
 from .page import error, framed, hidden, link, step
-from .pictures import SECONDS, grey, image, inline_png
+from .pictures import SECONDS, grey, image, inline_png, with_marks
 from .scan import Scans
 
 _MOST_TEXT = 20_000  # characters
@@ -139,7 +140,22 @@ def _image(dataset: ReadableDataset, name: str, field: Field, number: int) -> st
         images.check_pixels(value, _MOST_STORED)
     source = link(f"/image/{name}/{number}")
     shown = "its numbers of classes in colours" if field.role == "mask" else f"{escaped(name)}, as it is stored"
-    return f'<p class="soft">{facts}</p><a href="{source}"><img class="whole" alt="{shown}" src="{source}"></a>'
+    picture, marks, failure = f'<img class="whole" alt="{shown}" src="{source}">', list[Mark](), ""
+    try:
+        marks = stored_marks(dataset, name, number)
+    except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+        failure = error(failed)
+    if marks:
+        picture = with_marks(picture, marks, _size(value))
+    return f'<p class="soft">{facts}</p>{failure}<a href="{source}">{picture}</a>'
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """Return the stored height and width of an image, a file or pixels."""
+    if isinstance(value, np.ndarray):
+        return value.shape[0], value.shape[1]
+    info = images.probe(value)
+    return info.height, info.width
 
 
 def _header(file: bytes) -> str:
@@ -209,7 +225,8 @@ def _array(shown: _Shown, name: str, field: Field) -> str:
         parts.append(_form(name, part, number, shown.keep))
     if shown.tokenizer is not None and is_tokens(field):
         parts.append(f'<pre dir="auto">{escaped(shown.tokenizer.decode(part.values[:_MOST_TEXT]), _MOST_TEXT)}</pre>')
-    parts.append(_drawn(name, field, part))
+    classes = names_by_field(dataset.metadata, dataset.fields).get(name, ()) if field.per else ()
+    parts.append(_drawn(name, field, part, classes))
     every = arrays.whole(dataset, name, number, _MOST_WHOLE)
     of = "of the whole array" if every is not None or part.values.size == np.prod(part.shape) else "of what is shown"
     parts.append(_figures(part.values if every is None else every, of))
@@ -243,9 +260,13 @@ def _form(name: str, part: Part, number: int, keep: Mapping[str, object]) -> str
     )
 
 
-def _drawn(name: str, field: Field, part: Part) -> str:
-    """Return a part of an array as a picture, a line or numbers."""
+def _drawn(name: str, field: Field, part: Part, classes: Sequence[str]) -> str:
+    """Return a part of an array as a picture, a line or numbers, with the names of classes that these have."""
     values = part.values
+    if field.on is not None and values.ndim == 2:
+        lines = [" ".join(map(number_text, row)) for row in values[:_MOST_NUMBERS].tolist()]
+        more = f"\n… ({len(values) - len(lines):,} more)" if len(values) > len(lines) else ""
+        return f"<pre>{escaped(chr(10).join(lines))}{more}</pre>"
     if values.ndim == 2:
         pixels = grey(values)
         fewer = (
@@ -258,7 +279,11 @@ def _drawn(name: str, field: Field, part: Part) -> str:
         return f'<p class="scalar">{escaped(values.item())}</p>'
     listed = values[:_MOST_NUMBERS].tolist()
     more = f" … ({values.size - len(listed):,} more)" if values.size > len(listed) else ""
-    numbers = " ".join(map(number_text, listed))
+    names = [class_name(number, classes) for number in listed]
+    numbers = " ".join(
+        number_text(number) if known is None else f"{number} ({known})"
+        for number, known in zip(listed, names, strict=True)
+    )
     drawn = "" if is_tokens(field) or values.size < 2 else _line(values, f"{name}[{part.cut}]")
     return f'{drawn}<pre class="wrapped">{escaped(numbers)}{more}</pre>'
 
