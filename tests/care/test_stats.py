@@ -603,3 +603,51 @@ def test_bad_values_of_a_view_are_named_by_source() -> None:
         (2, "b", "image"),
     ]
     assert "bad *      2 samples" in report.text(found)
+
+
+def test_boxes_and_their_classes() -> None:
+    """Images without boxes are counted in all samples; areas, by COCO's limits, and classes in those that are read."""
+    sides = [(32, 31.9), (32, 32), (96, 95), (96, 96), (0, 500)]  # small, medium, medium, large, small
+    fields = {
+        "image": Field("image"),
+        "boxes": Field("array", "float32", (None, 4), role="boxes", on="image", optional=True),
+        "labels": Field("array", "int64", (None,), per="boxes"),
+        "points": Field("array", "float32", (None, 1, 2), role="points", on="image"),
+    }
+
+    def boxed(number: int) -> dict[str, Any]:
+        chosen = sides[: number % 6]
+        return {
+            "image": plain(10, 10, COLORS[0]),
+            "boxes": None if number == 11 else np.array([(3, 5, 3 + w, 5 + h) for w, h in chosen]).reshape(-1, 4),
+            "labels": np.array([(0, 0, 0, 1, 3)[n] for n in range(0 if number == 11 else len(chosen))], np.int64),
+            "points": np.zeros((number % 2, 1, 2), np.float32),
+        }
+
+    rows = [boxed(number) for number in range(12)]
+    for row in rows:
+        row["boxes"] = None if row["boxes"] is None else row["boxes"].astype(np.float32)
+    data = shardio.from_samples(rows, fields, metadata={"classes": CLASSES})
+    found = stats(data, sample="all").fields
+    assert found["boxes"].instances is not None
+    assert found["boxes"].instances.empty == 2
+    assert found["boxes"].missing == 1
+    assert found["boxes"].instances.areas == {"small": 9 + 1, "medium": 7 + 5, "large": 3}
+    assert found["boxes"].lengths is not None
+    assert (found["boxes"].lengths.count, found["boxes"].lengths.max, found["boxes"].lengths.mean) == (11, 5, 25 / 11)
+    assert found["points"].instances is not None
+    assert (found["points"].instances.empty, found["points"].instances.areas) == (6, {})
+    classes = found["labels"].classes
+    assert classes is not None
+    assert (classes.names, classes.counts) == (tuple(CLASSES), (9 + 7 + 5, 3, 0, 1, 0))
+    assert found["labels"].instances is None
+    told = report.text(stats(data, sample="all"))
+    assert "boxes: array float32 boxes anyx4 on image\n" in told
+    assert re.search(r"images without +2\n +areas \* +small 10, medium 12, large 3 ", told)
+    assert re.search(r"classes \* +5, of 1 to 21 instances", told)
+    assert re.search(r"cat +21  #+\n +dog +3", told)
+    assert "Normalize(3" not in told
+    few = stats(data, sample=0).fields
+    assert few["boxes"].instances is not None
+    assert few["boxes"].instances.empty == 2
+    assert few["labels"].classes is None

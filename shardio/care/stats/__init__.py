@@ -109,7 +109,7 @@ def stats(
         sampled += size
         report_progress("decoding", sampled, len(chosen))
     fields = {
-        name: counter.stats(source.metadata, len(source) if most < len(source) else 0)
+        name: counter.stats(source.metadata, source.fields, len(source) if most < len(source) else 0)
         for name, counter in counters.items()
     }
     shards = source.manifest.shards if isinstance(source, Dataset) else None

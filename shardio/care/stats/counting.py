@@ -13,10 +13,11 @@ from PIL import Image
 
 from ...format import images
 from ...format.fields import Field, length_column, present_column, shape_column
+from ...views.classes import names_by_field
 from ...views.readable import SelectedSamples
 from ..examine import decode
 from .field_view import FieldView
-from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, Sources, Spread, Values
+from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, InstanceStats, Sources, Spread, Values
 
 MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
@@ -26,6 +27,7 @@ _GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, 
 _MANTISSA = 52  # bits of a float64
 _LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
 _LEVELS = 256
+_AREAS = {"small": 0, "medium": 32**2, "large": 96**2}  # from which on boxes are called so, in square pixels, by COCO
 _SCALE = np.linspace(0, 1, _LEVELS)
 _PROGRESSIVE = 2  # among the JPEG coding processes
 
@@ -247,7 +249,8 @@ class FieldCounter:
 
     def __init__(self, name: str, field: Field, samples: int, view: FieldView) -> None:
         self._name, self.field, self._samples, self.view = name, field, samples, view
-        self._numbers = ValueCounts(np.int64 if holds_integers(field) else np.float64)
+        self._numbers = ValueCounts(np.int64 if holds_integers(field) or _classifies(field) else np.float64)
+        self._areas = np.zeros(len(_AREAS), np.int64)
         self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
         self._image_sizes = ValueCounts(np.int64, _round_sizes)
         self._values = Values()
@@ -296,7 +299,7 @@ class FieldCounter:
         if field.kind == "pixels":
             return len(stored), "pixels", None, *_pixels(field, stored)
         if field.fixed:
-            return _inspect_arrays(field.shape, stored, view)
+            return (*_inspect_arrays(field.shape, stored, view), None)
         value = decode(field, stored)
         match field.kind:
             case "image":
@@ -310,7 +313,8 @@ class FieldCounter:
             case "text":
                 return len(value)
             case "array":
-                return _inspect_arrays(value.shape, value[None], view)
+                whole = value if _classifies(field) or field.role == "boxes" else None
+                return (*_inspect_arrays(value.shape, value[None], view), whole)
 
     def add(self, inspected: Sequence[Any]) -> None:
         """Count what `inspect` returned for several values."""
@@ -330,18 +334,23 @@ class FieldCounter:
             case "text":
                 self._lengths.add(np.array(inspected, np.int64))
             case "array":
-                for shape, values, sums in inspected:
+                for shape, values, sums, whole in inspected:
                     self._shapes[shape] += 1
                     self._values = reduce(combine, values, self._values)
                     self._channels = tuple(map(combine, self._channels, values))
                     for error, (counts, totals) in zip(self._errors, [*sums, sums.sum(axis=0)], strict=True):
                         error.add(counts, totals)
+                    if self.field.role == "boxes":
+                        self._areas += _by_area(whole)
+                    elif whole is not None:
+                        self._numbers.add(whole)
 
-    def stats(self, metadata: Mapping[str, Any], population: int) -> FieldStats:
+    def stats(self, metadata: Mapping[str, Any], fields: Mapping[str, Field], population: int) -> FieldStats:
         """Return the figures of all that was counted.
 
         Args:
             metadata: the dataset's, which may name the classes.
+            fields: the dataset's.
             population: the number of samples that those read were chosen from at random; 0 if all were read.
         """
         kind, axes = self.field.kind, self.view.axes
@@ -351,16 +360,21 @@ class FieldCounter:
             field=self.field,
             sizes=self._stored_sizes.spread(growing=True),
             images=self._images(errors) if self.field.is_image else None,
-            classes=self._classes(metadata) if kind == "scalar" else None,
+            classes=self._classes(metadata, fields) if kind == "scalar" or _classifies(self.field) else None,
             values=values if kind in ("scalar", "array") else None,
             channels=tuple(replace(c, error=e) for c, e in zip(self._channels, errors, strict=False)),
-            spread=self._numbers.spread(),
+            spread=self._numbers.spread() if kind == "scalar" else None,
             lengths=self._lengths.spread(),
             shapes=() if self.field.fixed or self.field.ragged else tuple(self._shapes.most_common(MOST_COMMON)),
             channel_axis=axes if len(axes) > 1 else next(iter(axes), None),
             fill_values=self.view.fill_values,
             missing=self._missing,
+            instances=self._instances() if self.field.on is not None and self.field.per is None else None,
         )
+
+    def _instances(self) -> InstanceStats:
+        areas = dict(zip(_AREAS, self._areas.tolist(), strict=True)) if self.field.role == "boxes" else {}
+        return InstanceStats(int(self._lengths.counts[self._lengths.values == 0].sum()), areas)
 
     def _images(self, errors: Sequence[float | None]) -> ImageStats | None:
         counts = self._image_sizes.counts
@@ -386,11 +400,13 @@ class FieldCounter:
             pixel_classes={value: share / decoded for value, share in classes},
         )
 
-    def _classes(self, metadata: Mapping[str, Any]) -> Classes | None:
+    def _classes(self, metadata: Mapping[str, Any], fields: Mapping[str, Field]) -> Classes | None:
         """Return the samples of each class if the numbers are classes. A `label` counts from 0, so that gaps show."""
         labels = self._name == "label"
         listed = metadata.get("classes") if labels else None
         names = list(map(str, listed)) if isinstance(listed, list) else []
+        if _classifies(self.field):
+            names = list(names_by_field(metadata, fields).get(self._name, ()))
         limit = max(MOST_CLASSES, len(names))
         counted = self._numbers
         if self.field.row_dtype.kind not in "iub" or not counted.exact or not 0 < len(counted.values) <= limit:
@@ -442,6 +458,19 @@ class SourceCounter:
 def holds_integers(field: Field) -> bool:
     """Return whether a field holds scalars that int64 holds."""
     return field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
+
+
+def _classifies(field: Field) -> bool:
+    """Return whether a field holds integers per box or point, such as their classes."""
+    integers = field.per is not None and field.shape == (None,) and field.row_dtype.kind in "iub"
+    return integers and field.row_dtype != np.uint64
+
+
+def _by_area(boxes: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return how many boxes, [n, 4], have each of the areas of `_AREAS`."""
+    sides = (boxes[:, 2:] - boxes[:, :2]).astype(np.float64)
+    places = np.searchsorted([*_AREAS.values()], sides.clip(0).prod(axis=1), "right") - 1
+    return np.bincount(places[np.isfinite(boxes).all(axis=1)], minlength=len(_AREAS))
 
 
 def _inspect_arrays(shape: Any, stored: NDArray[Any], view: FieldView) -> Any:

@@ -74,6 +74,8 @@ class Values:
 class Classes:
     """The number of samples of each class, where a class is one value of an integer field.
 
+    For a field with a class per box or point, these are the instances of the sampled samples.
+
     Attributes:
         values: ascending. With `names`, or in a field called `label`, values without any sample are included.
         counts: the number of samples of each value.
@@ -155,6 +157,20 @@ class ImageStats:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceStats:
+    """Boxes or points; `FieldStats.lengths` has how many there are on each image.
+
+    Attributes:
+        empty: the number of images without any.
+        areas: the sampled boxes by area in stored pixels, as COCO divides them: `small` below 32^2, `medium` below
+            96^2, and `large`; empty for points.
+    """
+
+    empty: int
+    areas: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class FieldStats:
     """The figures of one field; None or empty where a figure does not apply to the field's kind.
 
@@ -162,7 +178,8 @@ class FieldStats:
         field: the field's declaration.
         sizes: stored bytes per sample; None if there are no samples.
         images: sizes and pixels of an image field.
-        classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names.
+        classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names; of
+            integers per box or point, those of the sampled samples.
         values: of a scalar, or of the elements of the sampled arrays.
         channels: of the sampled arrays, by place on `channel_axis`; of several axes the last one changes first. Empty
             without such an axis.
@@ -174,6 +191,7 @@ class FieldStats:
         lengths: of the sampled texts, in characters; of all values of a ragged field, in entries; of
             all lists of images, in images.
         shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
+        instances: of boxes and points.
         missing: the number of samples that lack the value of an optional field; they count in no other figure.
     """
 
@@ -189,6 +207,7 @@ class FieldStats:
     channel_axis: int | tuple[int, ...] | None = None
     fill_values: tuple[float, ...] = ()
     missing: int = 0
+    instances: InstanceStats | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ _LONGEST_VIEW = 200  # characters of what a view is
 _MOST_COLUMNS = 8  # sources whose classes stand side by side
 _MOST_CHANNELS = 16  # whose mean and standard deviation stand on one line
 _MOST_COMMON = 5  # image sizes and array shapes
+_AREAS = " (COCO's: below 32 x 32, below 96 x 96 stored pixels, and above)"
 _LEAST_ERROR = 1e-12  # below it, a standard error is rounding
 _LEAST, _LARGEST = 1e-37, 3e38  # about the ends of float32
 
@@ -69,7 +70,8 @@ def _kind(stats: FieldStats) -> str:
     color = field.role or {3: "RGB", 1: "grey"}.get(field.channels or 0)
     sizes = field.row_shape if field.fixed else (field.shape or ()) if field.kind == "array" else ()
     shape = "x".join("any" if size is None else str(size) for size in sizes)
-    return " ".join(filter(None, [field.kind, field.dtype, color, shape]))
+    place = f"on {field.on}" if field.on else f"per {field.per}" if field.per else ""
+    return " ".join(filter(None, [field.kind, field.dtype, color, shape, place]))
 
 
 def _head(stats: DatasetStats) -> Iterator[Row]:
@@ -120,26 +122,33 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
     if field.images is not None:
         yield from _images(field.images)
     if (classes := field.classes) is not None:
-        balance = f"of {classes.smallest:,} to {classes.largest:,} samples (1 : {classes.ratio:.3g})"
+        what, mark = ("sample", "") if field.field.kind == "scalar" else ("instance", " *")
+        balance = f"of {classes.smallest:,} to {classes.largest:,} {what}s (1 : {classes.ratio:.3g})"
         if classes.smallest == classes.largest:
-            balance = f"of {counted(classes.largest, 'sample', ',')} each"
-        yield "classes", f"{len(classes.values):,}, {balance}"
+            balance = f"of {counted(classes.largest, what, ',')} each"
+        yield f"classes{mark}", f"{len(classes.values):,}, {balance}"
         if classes.empty:
             yield "empty classes", f"{classes.empty:,}"
     # Many integers without names are better shown as a distribution.
-    if classes is not None and (name == "label" or len(classes.values) <= MOST_LISTED):
+    if classes is not None and (name == "label" or classes.names or len(classes.values) <= MOST_LISTED):
         yield from _listed(_names(classes), classes.counts)
     elif field.spread is not None:
         yield from _spread("values", field.spread)
     if field.lengths is not None:
-        yield from _spread({"text": "characters *", "images": "images"}.get(field.field.kind, "entries"), field.lengths)
+        entries = "per image" if field.instances is not None else "entries"
+        yield from _spread({"text": "characters *", "images": "images"}.get(field.field.kind, entries), field.lengths)
+    if field.instances is not None:
+        yield "images without", f"{field.instances.empty:,}"
+        if areas := field.instances.areas:
+            yield "areas *", ", ".join(f"{name} {count:,}" for name, count in areas.items()) + _AREAS
     if (values := field.values) is not None:
         sampled = "" if field.spread is not None else " *"
         if sampled and values.count:
             figures = {"min": values.min, "max": values.max, "mean": values.mean, "std": values.std}
             words = [f"{key} {_number(value)}" for key, value in figures.items() if value is not None]
             yield "values *", "  ".join(words) + (f"  (mean +- {values.error:.2g})" if values.error else "")
-            yield from _channels(name, field)
+            if field.field.on is None and field.field.per is None:  # which no Normalize takes
+                yield from _channels(name, field)
         if values.filled:
             fills = ", ".join(map(_number, field.fill_values))
             yield f"fill values{sampled}", f"{values.filled:,} of {fills}, left out"
