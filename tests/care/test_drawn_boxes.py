@@ -170,7 +170,7 @@ def test_the_page_of_a_sample() -> None:
     assert rectangles(page) == [[12, 20, 90, 101]]
     assert f'<svg viewBox="0 0 {TILE_SIZE} {TILE_SIZE}"' in page
     assert "<title>&lt;b&gt;dog&lt;/b&gt;</title>" in page
-    assert re.findall(r'<circle cx="([^"]*)" cy="([^"]*)"', page) == [("120", "130")]
+    assert re.findall(r'<path d="M([^"]*)h', page) == ["120 130"]
     assert "<b>dog" not in page
     assert "1 (&lt;b&gt;dog&lt;/b&gt;)" in page
     assert "<pre>12 20 90 101</pre>" in page

@@ -62,6 +62,37 @@ def test_info(dataset: Path) -> None:
     assert told["shards"] == len(ds.manifest.shards)
 
 
+def test_commands_know_boxes(tmp_path: Path) -> None:
+    """`info` says what lies on which image, `stats` counts it, and `show` draws it, stored and in a rank's batch."""
+    fields = {
+        "image": "image",
+        "boxes": shardio.Field("array", "float32", (None, 4), role="boxes", on="image"),
+        "labels": shardio.Field("array", "int64", (None,), per="boxes"),
+    }
+    rows = (
+        {
+            "image": jpeg(40, 50, seed=n),
+            "boxes": np.array([[1, 2, 30, 35]] * n, np.float32).reshape(-1, 4),
+            "labels": np.arange(n),
+        }
+        for n in range(3)
+    )
+    data = packed(tmp_path / "d", rows, fields, metadata={"classes": ["cat", "dog"]}).path
+    told = " ".join(shardio_command("info", data).stdout.split())
+    assert "field boxes array, float32, [any, 4], boxes on image" in told
+    assert "field labels array, int64, [any], one per boxes" in told
+    view = shardio_command("info", data, "--where", "count(boxes) > 1").stdout
+    assert re.search(r"^samples +1$", view, re.MULTILINE)
+    done = shardio_command("stats", data, "--json", tmp_path / "stats.json")
+    assert "images without" in done.stdout, done.stderr
+    found = json.loads((tmp_path / "stats.json").read_text())["fields"]
+    assert found["boxes"]["instances"] == {"empty": 1, "areas": {"small": 3, "medium": 0, "large": 0}}
+    assert found["labels"]["classes"]["names"] == ["cat", "dog"]
+    for options in ([], ["--batches", "--augment", "--batch-size", 3]):
+        done = shardio_command("show", data, "-o", tmp_path / "s.png", *options)
+        assert "3 samples" in done.stdout, done.stderr
+
+
 def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
     """`verify` writes every problem as JSON to a file or to standard output, with the same exit code; or in words."""
     copy, told = tmp_path / "copy", tmp_path / "told.json"

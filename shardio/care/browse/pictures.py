@@ -24,7 +24,7 @@ from .arrays import read, usual_cut
 
 SIDE = 160  # pixels of a small picture's longer side
 LARGEST = 1024  # and of a picture of numbers
-_LETTERS = 9  # pixels
+_LETTERS = 12  # pixels
 _LONGEST = 60  # characters of a name
 SECONDS = 10.0  # that reading one value may take in the library of HDF5
 
@@ -117,14 +117,15 @@ def with_marks(picture: str, marks: Sequence[Mark], size: tuple[int, int]) -> st
         color = "#{:02x}{:02x}{:02x}".format(*mark.color)
         x, y, *ends = (f"{number + 0:.7g}" for number in mark.place)  # no -0
         if not ends:
-            shapes.append(f'<circle cx="{x}" cy="{y}" r="{max(1, max(height, width) / 200):.3g}" fill="{color}"/>')
+            shapes.append(f'<path d="M{x} {y}h.001" stroke="{color}"/>')
             continue
         across, down = (max(0.0, mark.place[axis + 2] - mark.place[axis]) for axis in (0, 1))
         title = f"<title>{escaped(mark.name, _LONGEST)}</title>" if mark.name else ""
         shapes.append(f'<rect x="{x}" y="{y}" width="{across:.7g}" height="{down:.7g}" stroke="{color}">{title}</rect>')
         if mark.name:
             names.append(f'<g fill="{color}"><text x="{x}" y="{y}" dy="1em">{escaped(mark.name, _LONGEST)}</text></g>')
-    letters = max(_LETTERS, max(height, width) / 45)
+    side = max(height, width)
+    letters = min(side / 20, max(_LETTERS, side / 80))  # small images are enlarged, and large ones shrunk
     return (
         f'<span class="bears">{picture}<svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" '
         f'font-size="{letters:.4g}">{"".join(shapes)}{"".join(names)}</svg></span>'
