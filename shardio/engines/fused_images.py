@@ -176,8 +176,8 @@ class FusedImages:
         work.normalize = None if self._normalization is None else self._normalization.ctypes.data
         work.height, work.width = out.shape[1:3] if self._normalization is None else out.shape[2:4]
         work.out, work.out_bytes = out.ctypes.data, out.strides[0]
-        pixel = np.broadcast_to(np.array(fused.fill or 0, np.uint8), self._channels)
-        work.fill[: self._channels] = pixel.tolist()
+        if fused.fill:
+            work.fill[: self._channels] = np.broadcast_to(np.array(fused.fill, np.uint8), self._channels).tolist()
         work.channels, work.fast, work.most = self._channels, self._fast, self._max_pixels
         return columns, flips
 

@@ -54,8 +54,8 @@ def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Dec
         found = sizes[stored] = selection.column(shape_column(stored)) if all_alike is None else all_alike
         turns = spec.options.orient and kind.kind == "image"
         for name in names if not (turns or kind.optional or spec.images[names[0]].batch_engine) else ():
-            engine = spec.images[name].cpu_engine
-            if not engine.recipe.needs_boxes:
+            if name not in spec.cropped_for:
+                engine = spec.images[name].cpu_engine
                 steps = engine.recipe.steps(found, own_keys[name])
                 drawn[name] = engine.fuse(steps, found)
                 if name in spec.placed:

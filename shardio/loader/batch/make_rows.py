@@ -56,7 +56,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             stored = {name: _read(rows, name, selection, lent) for name in whole}
             instances = {
                 root: found if isinstance(found := stored.get(root), RaggedRead) else read_whole(rows, root, selection)
-                for root in {*spec.cropped_for.values(), *(group.root for group in spec.groups)}
+                for root in spec.roots
             }
         if spec.options.verify:
             with clock.stage("verify"):
@@ -71,7 +71,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 elif delivered[0] in spec.image_lists:
                     lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
                     make_image_lists(rows, delivered, lists)
-            placed = place_instances(rows, stored, instances)
+            placed = place_instances(rows, stored, instances) if spec.groups else {}
             for name, kind in spec.fields.items():
                 field = names.stored[name]
                 if kind.is_image or name in spec.image_lists:

@@ -195,6 +195,8 @@ class BatchSpec:
         groups: the fields of each instance axis that follow an image.
         cropped_for: by name of an image, the stored field of the boxes that its crops are drawn for.
         geometry: the images whose geometry batches tell.
+        placed: the images whose steps other fields follow, or batches tell.
+        roots: the stored boxes and points that making a batch reads whole.
     """
 
     dataset: ReadableDataset
@@ -211,6 +213,8 @@ class BatchSpec:
     groups: tuple[InstanceGroup, ...] = ()
     cropped_for: Mapping[str, str] = field(default_factory=dict)
     geometry: tuple[str, ...] = ()
+    placed: frozenset[str] = field(init=False)
+    roots: frozenset[str] = field(init=False)
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
     columns: tuple[str, ...] = field(init=False)
     fixed_bytes: int = field(init=False)
@@ -225,8 +229,12 @@ class BatchSpec:
         verify = self.options.verify
         for stored in at_bottom(self.dataset) if verify else ():
             stored.field(CHECKSUM)  # says so if its samples have none
-        roots = [*self.cropped_for.values(), *(group.root for group in self.groups)]
-        read = self.dataset.fields if verify else kinds | {root: self.dataset.fields[root] for root in roots}
+        roots = frozenset([*self.cropped_for.values(), *(group.root for group in self.groups)])
+        object.__setattr__(self, "roots", roots)
+        padded = [name for name, image in self.images.items() if image.recipe.padding and image.padder is None]
+        placed = (*(group.image for group in self.groups), *self.cropped_for, *self.geometry, *padded)
+        object.__setattr__(self, "placed", frozenset(placed))
+        read = self.dataset.fields if verify else kinds | {root: self.dataset.fields[root] for root in sorted(roots)}
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
         lengths = [length_column(name) for name, kind in read.items() if kind.has_lengths]
@@ -241,14 +249,8 @@ class BatchSpec:
         object.__setattr__(self, "collations", {name: rule for name, rule in rules.items() if rule is not None})
         filled = [name for name, array in self.arrays.items() if array.recipe.filling and array.recipe.filling.mask]
         object.__setattr__(self, "marks", {name: missing_name(name) for name in filled})
-        placed = [name for name, array in self.arrays.items() if array.recipe.offset is not None]
-        object.__setattr__(self, "offsets", {name: offset_name(name) for name in placed})
-
-    @property
-    def placed(self) -> frozenset[str]:
-        """The images whose steps other fields follow, or batches tell."""
-        padded = [name for name, image in self.images.items() if image.recipe.padding and image.padder is None]
-        return frozenset([*(group.image for group in self.groups), *self.cropped_for, *self.geometry, *padded])
+        begun = [name for name, array in self.arrays.items() if array.recipe.offset is not None]
+        object.__setattr__(self, "offsets", {name: offset_name(name) for name in begun})
 
     def counted(self, name: str) -> str:
         """Return the field whose column says how many entries the values of `name` have: one for all of a group."""
