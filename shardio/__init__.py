@@ -44,7 +44,6 @@ from .errors import WorkerDied as WorkerDied
 from .format.fields import Field as Field
 from .format.manifest import Manifest as Manifest
 from .loader.stats import LoaderStats as LoaderStats
-from .loader.targets import to_torchvision as to_torchvision
 from .order.plan import Plan as Plan
 from .order.world import World as World
 from .system.did_you_mean import did_you_mean
@@ -102,6 +101,7 @@ if TYPE_CHECKING:
     from .conversion.api import convert as convert
     from .conversion.indexing import index as index
     from .loader.loader import Loader as Loader
+    from .loader.targets import to_torchvision as to_torchvision
     from .loader.torch_dataset import TorchDataset as TorchDataset
     from .monitoring.monitor import monitor as monitor
 
@@ -218,6 +218,7 @@ _LAZY = {
     "show": "care.show",
     "stage": "care.stage",
     "stats": "care.stats",
+    "to_torchvision": "loader.targets",
     "verify": "care.verify",
 }
 """Names whose modules load torch or h5py, by module: they load when they are first used."""

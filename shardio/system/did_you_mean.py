@@ -81,8 +81,8 @@ _WORDS: dict[Asked, dict[str, str]] = {
         ),
         "AugMix AutoAugment ElasticTransform FiveCrop GaussianNoise Grayscale JPEG Lambda "
         "LinearTransformation Pad RandomAdjustSharpness RandomAffine RandomAutocontrast RandomEqualize RandomInvert "
-        "RandomOrder RandomPerspective RandomPhotometricDistort RandomPosterize RandomShortestSize RandomSolarize "
-        "RandomVerticalFlip RandomZoomOut ScaleJitter TenCrop": f"it is torchvision's. {OF_YOUR_OWN}",
+        "RandomOrder RandomPerspective RandomPhotometricDistort RandomPosterize RandomSolarize "
+        "TenCrop": f"it is torchvision's. {OF_YOUR_OWN}",
     },
 }
 """By what a word is used for: words of other libraries, separated by spaces, and the name or the advice for them."""

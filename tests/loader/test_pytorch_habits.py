@@ -96,7 +96,7 @@ def negative(image: torch.Tensor) -> torch.Tensor:
     [
         ("ToTensor", r"shardio\.ToFloat takes its place"),
         ("Compose", "a Loader's transforms= takes a list"),
-        ("RandomVerticalFlip", "it is torchvision's.* map=f, map_by='sample'"),
+        ("RandomSolarize", "it is torchvision's.* map=f, map_by='sample'"),
         ("Nonsense", "$"),
     ],
 )
@@ -126,7 +126,7 @@ def of_torchvision(name: str) -> Any:
         ([of_torchvision("Lambda")], "give a function of your own to a Loader's map="),
         (of_torchvision("Compose"), "give what it holds one by one, as a list of shardio's; a function of your own"),
         (torch.nn.Sequential(), "give what it holds one by one, as a list of shardio's"),
-        ([of_torchvision("RandomVerticalFlip")], r"it is torchvision's.* map=f, map_by='sample', isolate"),
+        ([of_torchvision("RandomSolarize")], r"it is torchvision's.* map=f, map_by='sample', isolate"),
         ([shardio.ToFloat], r"a class: give an instance of it, as in ToFloat\(\.\.\.\)"),
         ({"image": shardio.CenterCrop(8)}, "transforms for 'image' must be a list, got CenterCrop.*put it into a list"),
         ([3], "transform 0 must be one of shardio's, got 3$"),

@@ -26,6 +26,12 @@ IMAGES = {
     "CenterCrop": ([t.CenterCrop(80)], "367b5afb"),
     "Resize": ([t.Resize(80)], "85dd848c"),
     "RandomHorizontalFlip": ([t.RandomHorizontalFlip()], "04da7ecf"),
+    "RandomVerticalFlip": ([t.RandomVerticalFlip()], "696e0499"),
+    "ScaleJitter": ([t.ScaleJitter((320, 480))], "ac33d94e"),
+    "RandomShortestSize": ([t.RandomShortestSize([160, 192, 224], max_size=300)], "d93b15cc"),
+    "RandomZoomOut": ([t.RandomZoomOut(fill=7)], "9200d4b8"),
+    "RandomIoUCrop": ([t.RandomIoUCrop()], "3f6151ea"),
+    "PadImages": ([t.PadImages(400, place="center")], "c024cca1"),
     "RandomRotation": ([t.RandomRotation(30)], "b0317d90"),
     "ColorJitter": ([JITTER], "3b07c4c8"),
     "RandomGrayscale": ([t.RandomGrayscale(0.3)], "9982437f"),
@@ -38,6 +44,10 @@ IMAGES = {
     "in turn": (
         [t.RandomResizedCrop(64), t.RandomHorizontalFlip(), JITTER, t.ToFloat(), t.RandomErasing(0.5)],
         "9c10df86",
+    ),
+    "for boxes": (
+        [t.RandomZoomOut(), t.RandomHorizontalFlip(), t.RandomIoUCrop(0.2), t.ScaleJitter(320), t.PadImages(1024)],
+        "ff2c5b43",
     ),
 }
 ARRAYS = {
@@ -70,7 +80,23 @@ MIXERS = {
         ],
     ),
 }
-DRAW_NOTHING = {"FillMissing", "Normalize", "PadTo", "Ragged", "ToFloat", "ToInt64", "Tokenize"}
+DRAW_NOTHING = {
+    "FillMissing",
+    "Normalize",
+    "PadTo",
+    "Ragged",
+    "SanitizeBoundingBoxes",
+    "ToFloat",
+    "ToInt64",
+    "Tokenize",
+}
+
+# Two boxes on each image but the first: one that is a third of it, and a small one that moves from image to image.
+OWNERS = np.repeat(np.arange(1, 100), 2)
+SHARES = np.concatenate(
+    (np.tile([0.1, 0.2, 0.6, 0.7], (99, 1)), np.linspace(0, 0.9, 99)[:, None] + [0, 0, 0.08, 0.1]), 1
+)
+BOXES = (SHARES.reshape(-1, 4) * SIZES[OWNERS][:, [1, 0, 1, 0]]).astype(np.float32)
 
 
 def digest_of(decisions: Any) -> str:
@@ -79,9 +105,10 @@ def digest_of(decisions: Any) -> str:
     for each in decisions:
         found.update(type(each).__name__.encode())
         for field in fields(each):
-            if field.default is not MISSING and field.name != "inside" and getattr(each, field.name) == field.default:
+            value = getattr(each, field.name)
+            if field.default is not MISSING and field.name != "inside" and np.array_equal(value, field.default):
                 continue  # what steps didn't have when they were recorded
-            values = np.asarray(getattr(each, field.name))
+            values = np.asarray(value)
             if values.dtype.kind == "U":
                 found.update(str(values).encode())
             else:
@@ -92,9 +119,9 @@ def digest_of(decisions: Any) -> str:
 
 @pytest.mark.parametrize(("transforms", "recorded"), IMAGES.values(), ids=IMAGES)
 def test_images(transforms: list[Any], recorded: str) -> None:
-    """Crops, flips, colours and boxes of 100 images."""
+    """Crops, flips, colours and erased rectangles of 100 images, some of whose crops are drawn for boxes."""
     recipe = Recipe.of(transforms, channels=3, size=None)
-    assert digest_of(recipe.steps(SIZES, KEYS)) == recorded
+    assert digest_of(recipe.steps(SIZES, KEYS, BOXES, OWNERS)) == recorded
 
 
 @pytest.mark.parametrize(("transforms", "recorded"), ARRAYS.values(), ids=ARRAYS)
@@ -138,4 +165,4 @@ def test_every_transform_is_here() -> None:
     public = {
         name for name in shardio.__all__ if getattr(getattr(shardio, name), "__module__", "").startswith(t.__name__)
     }
-    assert public == {*IMAGES, *ARRAYS, *MIXERS, "RandomItem", *DRAW_NOTHING} - {"in turn", "either"}
+    assert public == {*IMAGES, *ARRAYS, *MIXERS, "RandomItem", *DRAW_NOTHING} - {"in turn", "for boxes", "either"}
