@@ -1,57 +1,17 @@
 """Boxes, points and what is per instance follow their image through a Loader."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from _builders import jpeg, spoiled
-from numpy.typing import NDArray
+from _builders import spoiled
+from _detection import FIELDS, TRAIN, by_image, corners, dataset, sample
 
 import shardio
 from shardio import Field, Loader, PadTo, Ragged, World
-
-FIELDS: dict[str, Any] = {
-    "image": "image",
-    "boxes": Field("array", "float32", (None, 4), role="boxes", on="image"),
-    "labels": Field("array", "int64", (None,), per="boxes"),
-    "points": Field(
-        "array", "float32", (None, 3, 3), role="points", on="image", per="boxes", attributes={"flip_pairs": [[0, 1]]}
-    ),
-}
-SANITIZE = shardio.SanitizeBoundingBoxes()
-TRAIN = [shardio.RandomIoUCrop(), SANITIZE, shardio.RandomHorizontalFlip(), shardio.Resize((48, 40))]
-
-
-def sample(number: int, count: int | None = None) -> dict[str, Any]:
-    """A photo with boxes, labels that name the photo and the box, and points at two corners and the middle of a box."""
-    random = np.random.default_rng(number)
-    height, width = random.integers(60, 120, 2).tolist()
-    boxes = np.sort(random.uniform(0, 1, (number % 5 if count is None else count, 2, 2)), axis=1) * [width, height]
-    points = np.stack((boxes[:, 0], boxes[:, 1], boxes.mean(axis=1)), axis=1)
-    return {
-        "image": jpeg(height, width, seed=number),
-        "boxes": boxes.reshape(-1, 4).astype(np.float32),
-        "labels": 100 * number + np.arange(len(boxes)),
-        "points": np.concatenate((points, np.full((len(boxes), 3, 1), 2)), axis=2).astype(np.float32),
-    }
-
-
-def dataset(count: int = 40) -> shardio.Dataset:
-    return shardio.from_samples(map(sample, range(count)), FIELDS, shard_samples=7)
-
-
-def by_image(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The targets of a batch."""
-    return shardio.to_torchvision(batch, instances=["boxes", "labels", "points"])
-
-
-def corners(boxes: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
-    """Boxes [n, 4] mapped by a matrix that keeps their sides parallel to the axes."""
-    ends = boxes.reshape(-1, 2, 2) @ matrix[:2, :2].T + matrix[:2, 2]
-    return np.concatenate((ends.min(axis=1), ends.max(axis=1)), axis=1)
 
 
 @pytest.mark.parametrize("rule", [[Ragged()], [PadTo(6)], [PadTo()], [Ragged(nested=True)], []], ids=repr)

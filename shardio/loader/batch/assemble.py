@@ -119,7 +119,8 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
         return batch
     if image is not None and image.batch_engine:
         sizes = rows.image_sizes[name][part]
-        steps = image.recipe.steps(sizes, rows.field_keys(name, part))
+        boxes = rows.boxes_of(name, part) if name in rows.boxes else ()
+        steps = image.recipe.steps(sizes, rows.field_keys(name, part), *boxes)
         return {name: EncodedImages(rows.lists[name][part], sizes, steps)}
     if spec.fields[name].kind in ("text", "bytes", "json"):
         return {name: rows.lists[name][part]}

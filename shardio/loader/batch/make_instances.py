@@ -36,8 +36,10 @@ def place_image(
     """
     spec, boxes = rows.spec, None
     if (root := spec.cropped_for.get(name)) is not None:
-        read = instances[root]
-        boxes = np.asarray(read.whole), _owners(read.lengths)
+        stored, lengths = np.asarray(instances[root].whole), instances[root].lengths
+        boxes = stored, _owners(lengths)
+        if name in rows.boxes:
+            rows.boxes[name][:] = np.split(stored, np.cumsum(lengths)[:-1])
     placement = Placement.of(
         spec.images[name].cpu_engine.recipe, rows.field_keys(name), sizes, orientations, numbers, boxes
     )

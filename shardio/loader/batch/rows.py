@@ -14,6 +14,7 @@ from ...containers.packed_values import Scratch
 from ...format.fields import presence
 from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
+from ...transforms.coordinates import Boxes, Owners
 from ...transforms.random_generator import RandomKeys
 from .collate import geometry_names
 from .decisions import Decisions
@@ -49,6 +50,8 @@ class Rows:
         image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
         cropped: by name, the sizes in pixels at the first crop of fields in `spec.pairs`, int [n, k, axes]: of an image
             k is 1; 0 where there is none.
+        boxes: by name, the n values of the stored boxes that crops are drawn for, of images that an engine for whole
+            batches makes.
         placements: by name, how the images of `spec.placed` lie on the stored ones; set when they are made.
         mapped: the results of the user's function for samples; None for masked samples. [] without such a function.
         varying_bytes: the number of stored bytes that were read of fields whose values differ in size, int64 [n].
@@ -85,6 +88,8 @@ class Rows:
         self.present = {name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional}
         engine_images = [name for name, image in spec.images.items() if image.batch_engine]
         self.image_sizes = {name: np.ones((count, 2), np.int32) for name in engine_images}
+        drawn_later = [name for name in spec.cropped_for if name in self.image_sizes]
+        self.boxes: dict[str, list[Boxes]] = {name: [np.empty((0, 4), np.float32)] * count for name in drawn_later}
         self.cropped: dict[str, NDArray[Any]] = {}
         self.placements: dict[str, Placement] = {}
         function = spec.options.map_function
@@ -125,6 +130,8 @@ class Rows:
             self.present[name][part] = there
         for name, sizes in made.image_sizes.items():
             self.image_sizes[name][part] = sizes
+        for name, boxes in made.boxes.items():
+            self.boxes[name][part] = boxes
         if self.mapped:
             self.mapped[part] = made.mapped
         if self.spec.varying:
@@ -139,6 +146,11 @@ class Rows:
     def field_keys(self, name: str, part: slice = slice(None)) -> RandomKeys:
         """Return what determines the transforms of one field of some rows."""
         return self.keys(part).draws(self.spec.names.draws[name])
+
+    def boxes_of(self, name: str, part: slice) -> tuple[Boxes, Owners]:
+        """Return the boxes that the crops of some rows' images are drawn for, and the row of `part` of each."""
+        listed = self.boxes[name][part]
+        return np.concatenate(listed), np.repeat(np.arange(len(listed)), [len(each) for each in listed])
 
     def value(self, name: str, row: int) -> Any:
         """Return one field of one row: a number, a tensor, a string, ..."""
