@@ -62,6 +62,30 @@ def test_torchvision_moves_them_alike(case: str) -> None:
     check(case, "points", move_points(given["points"], given["owners"], given["sizes"], steps))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_boxes_are_where_the_geometry_says(case: str) -> None:
+    """Without clamping, the matrix of all steps maps a box to within a thousandth of a pixel of where it is moved."""
+    given, steps = inputs(), steps_of(case)
+    matrices = geometry(given["sizes"], steps)[0][given["owners"]]
+    ends = given["boxes"].astype(np.float64)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+    mapped = np.einsum("nij,nkj->nki", matrices[:, :2, :2], ends) + matrices[:, None, :2, 2]
+    moved = move_boxes(given["boxes"], given["owners"], given["sizes"], steps, clamp=False)
+    expected = np.concatenate((mapped.min(axis=1), mapped.max(axis=1)), axis=1)
+    np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("vertical", [False, True])
+def test_two_flips_are_none(vertical: bool) -> None:
+    """A box that is flipped twice is within a thousandth of a pixel of where it was."""
+    given = inputs()
+    flip = Flip(np.ones(len(given["sizes"]), np.bool_), vertical)
+    twice = move_boxes(given["boxes"], given["owners"], given["sizes"], [flip, flip])
+    np.testing.assert_allclose(twice, given["boxes"], rtol=0, atol=1e-3)
+    np.testing.assert_array_equal(
+        geometry(given["sizes"], [flip, flip])[0], np.broadcast_to(np.eye(3), (len(given["sizes"]), 3, 3))
+    )
+
+
 class Draws:
     """Stands in for a RandomGenerator: gives the numbers that torchvision got."""
 
