@@ -220,7 +220,8 @@ class PairingWarning(UserWarning):
     """Two fields have random crops, flips or turns of the same kind, but lists that draw different ones.
 
     Or the contrary: they hold the same bytes, as for two views of each sample, and draw alike. Or one is named as boxes
-    or points of an image are, and doesn't move with it. The message names the fields and what pairs them.
+    or points of an image are, and doesn't move with it; or has points, and doesn't say which of them a flip exchanges.
+    The message names the fields and what pairs them.
     """
 
 

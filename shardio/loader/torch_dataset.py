@@ -104,6 +104,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
                     f"transforms for {name!r}: a TorchDataset delivers samples, of which {rule} makes no batch: give "
                     "PadTo a length, or DataLoader a collate_fn"
                 )
+        for name in (name for name, image in self._spec.images.items() if image.padder is not None):
+            raise ConfigError(f"transforms for {name!r}: a TorchDataset delivers samples: give PadImages a size")
         self._plan = Plan(max(1, len(self.dataset)), as_integer(seed, "seed"))
         self._epoch = _SharedEpoch()
         self._repeats = _Repeats()

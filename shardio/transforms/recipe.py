@@ -156,8 +156,10 @@ class Recipe:
 
     @property
     def until_crop(self) -> tuple[SizeChangingTransform, ...]:
-        """The transforms that change sizes, up to the first that crops."""
+        """The transforms that change sizes, up to the first that crops: RandomIoUCrop alone if there is one."""
         sized = [transform for transform in self.transforms if isinstance(transform, SizeChangingTransform)]
+        # Boxes are in pixels of the stored image, whatever resizes it first.
+        sized = [transform for transform in sized if isinstance(transform, RandomIoUCrop)] or sized
         crop = next((place for place, each in enumerate(sized) if not isinstance(each, Resize)), len(sized))
         return tuple(sized[: crop + 1])
 

@@ -25,30 +25,39 @@ from ...transforms import (
     ArrayRecipe,
     CenterCrop,
     CenterSpatialCrop,
+    PadImages,
     RandAugment,
     RandomAxisFlip,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomIoUCrop,
     RandomResizedCrop,
     RandomRotate90,
     RandomRotation,
+    RandomShortestSize,
     RandomSpatialCrop,
+    RandomVerticalFlip,
     RandomWindow,
+    RandomZoomOut,
     Resize,
+    ScaleJitter,
     TrivialAugmentWide,
 )
 from ...transforms.recipe import Recipe
 from .field_names import FieldNames
+from .instances import InstanceGroup
 
+_FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
+_RESIZES = (ScaleJitter, RandomShortestSize)
 _MOVING = (
-    *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),
+    *(*_FLIPS, *_RESIZES, RandomResizedCrop, RandomCrop, RandomIoUCrop, RandomZoomOut, RandomRotation),
     *(RandomSpatialCrop, RandomWindow, RandomAxisFlip, RandomRotate90),
 )
-_CROPS = tuple(kind.__name__ for kind in (RandomResizedCrop, RandomCrop, RandomSpatialCrop))
+_CROPS = tuple(kind.__name__ for kind in (RandomResizedCrop, RandomCrop, RandomIoUCrop, RandomSpatialCrop))
 _MOVING_IMAGES = (*_MOVING, RandAugment, TrivialAugmentWide)
 _PLACES = ("box", "boxes", "bbox", "bboxes", "keypoints", "landmarks")
-_NOT_RANDOM = (CenterCrop, CenterSpatialCrop, Resize)
-_NO_DRAW = ("interpolation", "antialias", "offset")  # arguments that change no random parameter
+_NOT_RANDOM = (CenterCrop, CenterSpatialCrop, PadImages, Resize)
+_NO_DRAW = ("interpolation", "antialias", "offset", "fill")  # arguments that change no random parameter
 
 MASK_SAMPLES = 64
 """The number of samples of a field that are looked at in case they are masks, unless the dataset has fewer."""
@@ -84,11 +93,29 @@ def warn_of_left_behind(fields: Mapping[str, Field], recipes: Mapping[str, Recip
     if len(images) == 1 and left and moving:
         warnings.warn(
             f"field {left[0]!r} is delivered as it is stored, but {' and '.join(sorted(moving))} of {images[0]!r} move "
-            "what it may point at: move both in a function of your own, map= (see 'Fields that belong together' in "
+            f"what it may point at: a Field with role='boxes' or 'points' and on={images[0]!r} moves with the image; "
+            "convert it so, or move both in a function of your own, map= (see 'Fields that belong together' in "
             "docs/engines.md), or filter shardio.PairingWarning if it doesn't lie on the image",
             PairingWarning,
             stacklevel=5,
         )
+
+
+def warn_of_flipped_points(
+    fields: Mapping[str, Field], groups: Sequence[InstanceGroup], recipes: Mapping[str, Recipe | ArrayRecipe]
+) -> None:
+    """Warn of points on images that flip at random, if nothing says which pairs of points a flip exchanges."""
+    for name, image in [(name, group.image) for group in groups for name in group.names]:
+        kind = fields[name]
+        flips = sorted({type(each).__name__ for each in _flat(recipes[image]) if isinstance(each, _FLIPS)})
+        if kind.role == "points" and kind.entry_shape[0] > 1 and kind.flip_pairs is None and flips:
+            warnings.warn(
+                f"{' and '.join(flips)} of {image!r} make left points of {name!r} right ones, and the field "
+                "doesn't say which: give it attributes={'flip_pairs': [[1, 2], ...]}, the pairs of points that a flip "
+                "exchanges, or [] if there are none",
+                PairingWarning,
+                stacklevel=5,
+            )
 
 
 def _flat(recipe: Recipe | ArrayRecipe) -> Iterator[object]:
@@ -134,7 +161,7 @@ def cropped_alike(recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNames
         both, draws = (recipes[one], recipes[other]), _drawn(recipes[one])
         if any(draw["kind"] in _CROPS for draw in draws) and draws == _drawn(recipes[other]):
             leads = [each.until_crop if isinstance(each, Recipe) else each.transforms[:1] for each in both]
-            scaled = all(isinstance(lead[-1], RandomResizedCrop) for lead in leads)
+            scaled = all(isinstance(lead[-1], (RandomResizedCrop, *_RESIZES)) for lead in leads)
             resized = any(isinstance(transform, Resize) for lead in leads for transform in lead)
             pairs.append(Pair((one, other), scaled, resized))
     return tuple(pairs)

@@ -26,7 +26,17 @@ from ...format.fields import CHECKSUM, Field, length_column, presence, present_c
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...system.rules import check_switches
-from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, RandomWindow, SanitizeBoundingBoxes, Transform
+from ...transforms import (
+    ArrayRecipe,
+    Collation,
+    Mixer,
+    PadImages,
+    PadTo,
+    RandomIoUCrop,
+    RandomWindow,
+    SanitizeBoundingBoxes,
+    Transform,
+)
 from ...transforms.array_recipe import check_held
 from ...transforms.arrays import ArrayCut, Size
 from ...transforms.ragged import tokenizing
@@ -35,7 +45,15 @@ from ...views.readable import ReadableDataset
 from .as_numpy import To, bfloat16
 from .collate import added_name, geometry_names, missing_name, nested_names, offset_name, padding
 from .field_names import FieldNames, Fields
-from .field_warnings import Pair, UnmarkedMasks, cropped_alike, drawn_alike, warn_of_left_behind, warn_of_unpaired
+from .field_warnings import (
+    Pair,
+    UnmarkedMasks,
+    cropped_alike,
+    drawn_alike,
+    warn_of_flipped_points,
+    warn_of_left_behind,
+    warn_of_unpaired,
+)
 from .instances import InstanceGroup, boxes_of, instance_groups
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
@@ -421,6 +439,7 @@ def batch_spec(
     recipes: dict[str, Recipe | ArrayRecipe] = {n: spec.recipe for n, spec in (images | lists).items()}
     recipes |= {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes, names)
+    warn_of_flipped_points(fields, groups, recipes)
     if options.map_function is None:
         warn_of_left_behind(fields, recipes)
     on_device = finish_on_device or any(image.batch_engine for image in images.values())
@@ -469,6 +488,10 @@ def _for_instances(
         for name, listed in transforms.items()
     }
     for name, kind in fields.items():
+        if len(left.get(name, ())) < len(transforms.get(name, ())) and not (kind.is_image or kind.on):
+            raise ConfigError(
+                f"transforms for {name!r}: SanitizeBoundingBoxes goes into the list of the boxes or of their image"
+            )
         others = [each for each in left.get(name, ()) if not isinstance(each, Collation)]
         if kind.on is not None and others:
             raise ConfigError(
@@ -523,6 +546,9 @@ def _check_numpy(spec: BatchSpec) -> None:
 def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target: DeviceOptions) -> ImageSpec:
     """Return the specification for lists of images, which workers make whole; ConfigError if transforms don't suit."""
     rule = next((each for each in listed[-1:] if isinstance(each, Collation)), None)
+    for transform in listed:
+        if isinstance(transform, RandomIoUCrop | PadImages):
+            raise ConfigError(f"{type(transform).__name__} takes single images, not lists of images")
     recipe = Recipe.of(listed if rule is None else listed[:-1], channels=3, size=None)
     if rule is not None and recipe.size is None:
         raise ConfigError(f"{type(rule).__name__} takes images of one size: crop or resize them to it before")
