@@ -7,15 +7,22 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engines.jpeg_headers import orientations_of
+from ..engines.orientation import upright_sizes
 from ..errors import ConfigError, Option
-from ..order.buckets import BucketRule, Buckets
+from ..format.fields import describe, shape_column
+from ..order.buckets import MOST, BucketRule, Buckets
 from ..order.plan import Assign, Order, Schedule, Tail
 from ..order.world import World
 from ..system.rules import at_least_one
+from ..system.types import Indices
 from ..transforms import ArrayRecipe, PadTo, RandomWindow
-from ..views.columns import lengths
+from ..views.columns import AT_ONCE, in_parts, lengths
 from ..views.readable import ReadableDataset
 from .batch.spec import BatchSpec
+
+_ONE = 1 << 16  # the aspect ratio of a square
+_FILES_AT_ONCE = 256
 
 
 @final
@@ -73,13 +80,43 @@ class BatchingOptions:
         size, by, tokens = self.batch_size or 1, self.bucket_by, self.max_tokens
         if by is None:
             return order, Schedule(order.n, world, size, self.tail, assign=self.assign), size, size
-        found, changes = _delivered(lengths(spec.dataset, by), by, spec)
+        name, _, ratio = by.rpartition(":")
+        if ratio == "aspect" and by not in spec.dataset.fields:
+            if tokens is not None:
+                raise ConfigError("max_tokens counts lengths, and {!r} are none: give {batch_size} instead", by)
+            found, changes = _aspects(spec, name), "upright" * spec.options.orient
+        else:
+            found, changes = _delivered(lengths(spec.dataset, by), by, spec)
         rule = BucketRule(by, self.batch_size, tokens, window, changes)
         if tokens is not None and int(found.max()) > tokens:
             raise _longer(found, rule, tokens, spec.dataset)
         buckets = Buckets(order, found, rule)
         mean = size if tokens is None else max(1, round(order.n / buckets.n))
         return buckets, Schedule(buckets.n, world, 1, self.tail, unit="batch"), mean, buckets.largest
+
+
+def _aspects(spec: BatchSpec, name: str) -> NDArray[np.uint32]:
+    """Return the ratio of width to height of images by their numbers, in 65,536ths; 0 where there is none.
+
+    If a Loader turns images upright, these are the ratios of upright images, for which all files are read.
+    """
+    dataset, field = spec.dataset, spec.dataset.field(name)
+    if not field.is_image:
+        raise ConfigError("bucket_by='NAME:aspect' takes images; {!r} is {}", name, describe(field))
+    turned = spec.options.orient and field.kind == "image"
+
+    def read(numbers: Indices) -> NDArray[np.uint32]:
+        if field.fixed:
+            sizes = np.full((len(numbers), 2), field.shape, np.int32)
+        else:
+            sizes = dataset.selection(numbers).column(shape_column(name))
+        if turned and len(there := np.flatnonzero(sizes.all(axis=1))):
+            files = dataset.selection(numbers[there]).values(name)
+            sizes[there] = upright_sizes(sizes[there], orientations_of(files))
+        ratios = sizes[:, 1].astype(np.int64) * _ONE // np.maximum(1, sizes[:, 0])
+        return ratios.clip(0, MOST).astype(np.uint32)
+
+    return np.concatenate([*in_parts(read, dataset.numbers, _FILES_AT_ONCE if turned else AT_ONCE)])
 
 
 def _delivered(stored: NDArray[Any], by: str, spec: BatchSpec) -> tuple[NDArray[Any], str]:

@@ -100,7 +100,7 @@ class Loader:
             and data in a store, nodes fetch little that other nodes fetch. See docs/remote.md.
         bucket_by: a field of arrays whose first axis has any length, or of integers that are lengths: samples of
             like length make a batch, so that little is padded. Batches come in random order, and ranks take the same
-            number of them. See docs/sequences.md.
+            number of them. `"NAME:aspect"` goes by the ratio of width to height of an image. See docs/sequences.md.
         max_tokens: the most tokens of a batch with its padding, with `bucket_by` and instead of `batch_size`: a batch
             has as many samples as fit, each counted with the greatest length.
 

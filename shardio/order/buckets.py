@@ -34,9 +34,10 @@ class Bucketing(NamedTuple):
     """The batches of buckets. A loader's state resumes only with equal ones; the string is for messages.
 
     Attributes:
-        bucket_by: the field of the lengths; "" without buckets.
+        bucket_by: the field of the lengths, or `NAME:aspect` for the aspect ratios of images; "" without buckets.
         bucket_lengths: what transforms make of the lengths: `max=60,min=48,multiple=32` in turn, or nothing. `|`
-            separates several ways, whose longest result counts. "" leaves the stored lengths.
+            separates several ways, whose longest result counts. "" leaves the stored lengths; `upright` are the aspect
+            ratios of upright images.
         bucket_size: samples per batch; 0 for as many as the tokens allow.
         max_tokens: the most that a batch's samples times their greatest length may be; 0 for any.
     """
@@ -68,7 +69,7 @@ class BucketRule:
     """The rule that makes batches of samples.
 
     Attributes:
-        by: the field of the lengths.
+        by: the field of the lengths, or of images, as in `Bucketing`.
         batch_size: samples per batch; None for as many as the tokens allow.
         max_tokens: the most that a batch's samples times their greatest length may be; None for any.
         window: the most positions of a window, a multiple of `batch_size`; with None `WINDOW`, or a quarter of the

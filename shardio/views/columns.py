@@ -61,7 +61,7 @@ def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[A
     if not ragged and not (field.kind == "scalar" and field.row_dtype.kind in "iu"):
         raise ConfigError(
             "bucket_by must name a field of arrays whose first axis has any length, or of integers, the lengths "
-            "of samples; {!r} of {} is {}",
+            "of samples, or be 'NAME:aspect' for images; {!r} of {} is {}",
             name,
             dataset.path,
             describe(field),

@@ -9,6 +9,7 @@ import _datasets
 import _jobs
 import numpy as np
 import pytest
+from _builders import jpeg, tiff, with_exif
 from _jobs import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -377,3 +378,74 @@ def test_memory_is_as_large_as_the_batches(monkeypatch: pytest.MonkeyPatch) -> N
     large = [size for size in made if size >= 1 << 18]
     assert max(large) == 64 << 18
     assert len(large) < 20
+
+
+def photos(count: int, *, first: int = 0) -> shardio.Dataset:
+    """Photos of many aspect ratios, half of them turned by EXIF."""
+    sizes = np.random.default_rng(4).integers(8, 40, (first + count, 2)).tolist()
+    files = (with_exif(jpeg(*sizes[n], seed=n), tiff(6 if n % 2 else 1)) for n in range(first, first + count))
+    return shardio.from_samples([{"image": file} for file in files], shard_samples=17)
+
+
+PHOTOS = photos(120)
+VIEWS = {
+    "photos": PHOTOS,
+    "part": PHOTOS.select(np.random.default_rng(1).permutation(120)[:70]),
+    "joined": shardio.concat({"one": PHOTOS[:50], "other": photos(40, first=120)}),
+    "mixed": shardio.mix({"one": PHOTOS, "other": photos(40, first=120)}, {"one": 1, "other": 2}),
+}
+
+
+@given(
+    name=st.sampled_from([*VIEWS]),
+    batch_size=st.integers(1, 9),
+    ranks=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    steps=st.lists(st.integers(1, 20), min_size=2, max_size=2),
+    shuffle=st.sampled_from(["global", "block", None]),
+    orient=st.booleans(),
+)
+@settings(max_examples=20, deadline=None)
+def test_buckets_of_images_are_the_same_on_any_ranks(
+    name: str, batch_size: int, ranks: list[int], steps: list[int], shuffle: Any, orient: bool
+) -> None:
+    """Stopped and resumed anywhere by other ranks, an epoch of images by aspect ratio is that of one rank."""
+    options: dict[str, Any] = {"bucket_by": "image:aspect", "batch_size": batch_size, "orient": orient}
+    options |= {"shuffle": shuffle, "block": 10, "window": 6}
+    whole = _jobs.Job(VIEWS[name], 1, **options)
+    whole.run()
+    assert len(whole.samples) == len(VIEWS[name])
+    state, delivered = None, []
+    for size, count in zip(ranks, [*steps, None], strict=True):
+        if state is None or state["epoch"] == 0:
+            job = _jobs.Job(VIEWS[name], size, state=state, **options)
+            state, delivered = job.run(count), delivered + job.samples
+    assert delivered == whole.samples
+
+
+@pytest.mark.parametrize("orient", [False, True])
+def test_images_of_a_bucket_have_like_aspect_ratios(orient: bool) -> None:
+    """Each window, here a quarter of the epoch, is cut by the ratio of width to height as images are delivered."""
+    batches = [*load(PHOTOS, batch_size=5, bucket_by="image:aspect", orient=orient, shuffle=None)]
+    for first in range(0, 24, 6):
+        window = batches[first : first + 6]
+        assert sorted(samples(window)) == list(range(5 * first, 5 * first + 30))
+        ratios = [image.shape[1] / image.shape[0] for batch in window for image in batch["image"]]
+        assert (np.diff(ratios) <= 1e-4).all()
+
+
+def test_aspect_ratios_are_no_lengths() -> None:
+    """They take batch_size, and a field of images; a state of stored images isn't that of upright ones."""
+    for options, message in (
+        ({"bucket_by": "image:aspect", "max_tokens": 100}, "max_tokens counts lengths, and 'image:aspect' are none"),
+        ({"bucket_by": "picture:aspect", "batch_size": 4}, "no field 'picture'"),
+        ({"bucket_by": "image", "batch_size": 4}, "or be 'NAME:aspect' for images; 'image'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(PHOTOS, **options)
+    with pytest.raises(ConfigError, match="bucket_by='NAME:aspect' takes images; 'length' is scalar"):
+        load(DATA, bucket_by="length:aspect", batch_size=4)
+    state = load(PHOTOS, batch_size=4, bucket_by="image:aspect").state_dict()
+    with pytest.raises(
+        StateMismatch, match=r"'4 samples by image:aspect', this loader's is '4 .* image:aspect upright'"
+    ):
+        load(PHOTOS, batch_size=4, bucket_by="image:aspect", orient=True).load_state_dict(state)
