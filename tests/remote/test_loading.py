@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from _bucket import opened, uploaded
 from _builders import jpeg
 from _datasets import load, packed, tensor
+from _detection import FIELDS, TRAIN, delivered
+from _detection import sample as detection_sample
 from _s3 import S3Server
 
 import shardio
+from shardio import Loader, World
 
 
 def sample(number: int) -> dict[str, Any]:
@@ -88,3 +92,24 @@ def test_more_shards_than_may_be_open(large: str, s3: S3Server, tmp_path: Path) 
     """With few descriptors, shards are closed and opened again as needed, and what they hold in the cache with them."""
     command = [sys.executable, "-c", FEW_FILES, str(large), str(tmp_path), json.dumps(s3.options)]
     subprocess.run(command, check=True, timeout=120)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_boxes_in_a_bucket_are_the_local_ones(isolate: bool, s3: S3Server, tmp_path: Path) -> None:
+    """Crops are drawn for boxes that are fetched, on two ranks that go on from one; also if boxes aren't delivered."""
+    local = packed(tmp_path / "d", map(detection_sample, range(60)), FIELDS, shard_size="40KB")
+    url = uploaded(s3, tmp_path / "d", f"s3://loading/boxes{isolate:d}")
+    options: dict[str, Any] = {"transforms": {"image": TRAIN, "labels": [shardio.Ragged()]}, "geometry": True}
+    options["tail"] = "pad"
+    remote = opened(s3, url, tmp_path / "cache")
+    first = Loader(remote, 4, world=World(), isolate=isolate, **options)
+    found, state = delivered(islice(first, 5)), first.state_dict()
+    for rank in range(2):
+        second = Loader(remote, 3, world=World(rank, 2), isolate=isolate, **options)
+        second.load_state_dict(state)
+        found += delivered(second)
+    assert found == delivered(Loader(local, 20, world=World(), **options))
+    apart, fewer = opened(s3, url, tmp_path / "other"), {**options, "fields": ["image", "labels"]}
+    for one, other in zip(*(Loader(each, 20, world=World(), **fewer) for each in (apart, local)), strict=True):
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name])
