@@ -121,8 +121,9 @@ class Placement:
         orientations: Orientations | None,
         there: NDArray[np.int64],
         boxes: tuple[Boxes, Owners] | None,
+        drawn: Sequence[Step] | None,
     ) -> "Placement":
-        """Draw the steps of images.
+        """Place images, by steps that are drawn unless they are known.
 
         Args:
             recipe: the images' transforms.
@@ -131,6 +132,7 @@ class Placement:
             orientations: their EXIF orientations, uint8 [k]; None leaves them as stored.
             there: their rows, [k].
             boxes: the boxes on the stored images, and the row of each, if the recipe needs them.
+            drawn: the steps of all n upright images, if they were drawn before.
         """
         count = len(keys.samples)
         sizes, present, turned = np.ones((count, 2), np.int32), np.zeros(count, np.bool_), np.ones(count, np.uint8)
@@ -144,7 +146,8 @@ class Placement:
         for turn in turns:
             current = sizes_after(turn, current)
         padded = recipe.padding is not None and recipe.padding.size is not None
-        return cls(sizes, present, turns, recipe.steps(current, keys, values, owners), padded)
+        steps = recipe.steps(current, keys, values, owners) if drawn is None else tuple(drawn)
+        return cls(sizes, present, turns, steps, padded)
 
     @property
     def all_steps(self) -> tuple[PlaceStep, ...]:

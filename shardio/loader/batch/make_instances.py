@@ -40,9 +40,8 @@ def place_image(
         boxes = stored, _owners(lengths)
         if name in rows.boxes:
             rows.boxes[name][:] = np.split(stored, np.cumsum(lengths)[:-1])
-    placement = Placement.of(
-        spec.images[name].cpu_engine.recipe, rows.field_keys(name), sizes, orientations, numbers, boxes
-    )
+    recipe, drawn = spec.images[name].cpu_engine.recipe, rows.decided.placed.get(name)
+    placement = Placement.of(recipe, rows.field_keys(name), sizes, orientations, numbers, boxes, drawn)
     rows.placements[name] = placement
     if placement.padded:
         _check_canvas(rows, name, placement)
