@@ -90,11 +90,12 @@ def test_a_mask_gets_the_crop_of_its_boxes(mask_size: tuple[int, int] | None) ->
     fields = {"image": Field("pixels", shape=(60, 80)), "mask": Field("image", role="mask"), "boxes": FIELDS["boxes"]}
     data = shardio.from_samples(map(row, range(32)), fields)
     moves: list[Any] = [shardio.RandomZoomOut(), shardio.RandomIoUCrop(), shardio.RandomVerticalFlip()]
-    loader = Loader(data, 8, transforms={"image": [*moves, SANITIZE], "mask": moves}, seed=1)
     if mask_size is not None:
+        resized = [shardio.Resize((32, 32)), *moves]
         with pytest.raises(shardio.BadSample, match=r"must have the same size, got 60 x 80 and 30 x 40"):
-            list(loader)
+            list(Loader(data, 8, transforms={"image": [*resized, SANITIZE], "mask": resized}))
         return
+    loader = Loader(data, 8, transforms={"image": [*moves, SANITIZE], "mask": moves}, seed=1)
     seen = 0
     for batch in loader:
         for row_number, target in enumerate(by_image(batch)):
@@ -228,6 +229,9 @@ def test_sanitize_is_for_boxes() -> None:
     data = dataset(8)
     crop = [shardio.RandomIoUCrop(), shardio.Resize((32, 32))]
     Loader(data, 2, transforms={"image": crop, "boxes": [SANITIZE]})
+    names = {"a": "image", "b": "image", "a_boxes": "boxes", "b_boxes": "boxes"}
+    with pytest.raises(shardio.ConfigError, match=r"'a': .* put SanitizeBoundingBoxes\(\) behind it"):
+        Loader(data, 2, fields=names, transforms={"a": crop, "b": [*crop, SANITIZE]})
     with pytest.raises(shardio.ConfigError, match="'labels': SanitizeBoundingBoxes goes into the list of the boxes or"):
         Loader(data, 2, transforms={"labels": [SANITIZE]})
     with pytest.raises(shardio.ConfigError, match="a TorchDataset delivers samples: give PadImages a size"):

@@ -1,5 +1,6 @@
 """Delivered boxes and points lie where the delivered pixels are, upright or not, whatever engine makes these."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 import torch
 from _builders import encode, spoiled, tiff, with_exif
 from _detection import FIELDS, SANITIZE, TRAIN, by_image, corners, sample
+from _masks import grey_png
+from PIL import Image, ImageOps
 
 import shardio
-from shardio import Loader
+from shardio import Field, Loader
 
 UPRIGHT: dict[str, list[Any]] = {
     "as it is": [],
@@ -54,8 +57,9 @@ def test_boxes_and_points_are_on_what_they_mark(transforms: list[Any], orient: b
     for batch in Loader(data, 8, transforms={"image": transforms}, orient=orient, geometry=True, seed=2):
         for row, target in enumerate(by_image(batch)):
             image, stored = batch["image"][row].numpy(), painted(int(target["image_id"]))
+            assert len(target["boxes"]) == 1  # no crop cuts off the middle of the only box
             moved = corners(stored["boxes"], batch["image_geometry"][row].numpy())
-            for box, own in zip(target["boxes"].numpy(), target["points"].numpy()[0:], strict=True):
+            for box, own in zip(target["boxes"].numpy(), target["points"].numpy(), strict=True):
                 red = np.argwhere(image[..., 0])
                 np.testing.assert_array_equal(box, [*red.min(axis=0)[::-1], *red.max(axis=0)[::-1] + 1])
                 np.testing.assert_allclose(box, moved[0].clip(0, [*image.shape[1::-1], *image.shape[1::-1]]), atol=1e-3)
@@ -86,3 +90,28 @@ def test_engines_for_whole_batches_crop_for_boxes(engine: Any, bad: Any) -> None
             assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
         apart = (one["image"].float() - other["image"].float()).abs().mean(dim=(1, 2, 3))
         assert apart.max() < 2
+
+
+def test_masks_of_turned_photos_are_cropped_as_these() -> None:
+    """A mask drawn on the upright photo gets the photo's crop, though boxes are in pixels of the stored one."""
+
+    def row(number: int) -> dict[str, Any]:
+        found = painted(number)
+        with Image.open(io.BytesIO(found["image"])) as photo:
+            upright = np.asarray(ImageOps.exif_transpose(photo))
+        missing = {"image": None} if number % 9 == 4 else {}
+        return {name: found[name] for name in ("image", "boxes")} | {"mask": grey_png(upright[..., 0])} | missing
+
+    fields = {"image": Field("image", optional=True), "mask": Field("image", role="mask"), "boxes": FIELDS["boxes"]}
+    data = shardio.from_samples(map(row, range(64)), fields)
+    moves = [shardio.RandomIoUCrop(), shardio.RandomHorizontalFlip()]
+    transforms = {"image": [*moves, SANITIZE], "mask": moves}
+    cropped = 0
+    for batch in Loader(data, 8, transforms=transforms, orient=True, seed=2):
+        for image, mask, upright in zip(batch["image"], batch["mask"], map(row, batch["index"].tolist()), strict=True):
+            if image is not None:
+                assert torch.equal(image[..., 0] > 0, mask > 0)
+                cropped += image.numel() < np.asarray(Image.open(io.BytesIO(upright["image"]))).size
+    assert cropped > 20
+    with pytest.raises(shardio.ConfigError, match="'mask': with orient=True RandomIoUCrop needs 'image' among"):
+        Loader(data, 8, fields=["mask"], transforms={"mask": [shardio.RandomIoUCrop(), SANITIZE]}, orient=True)

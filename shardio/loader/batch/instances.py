@@ -120,7 +120,7 @@ class Placement:
         stored: Sizes,
         orientations: Orientations | None,
         there: NDArray[np.int64],
-        boxes: tuple[Boxes, Owners] | None,
+        boxes: tuple[Boxes, Owners] | tuple[()],
         drawn: Sequence[Step] | None,
     ) -> "Placement":
         """Place images, by steps that are drawn unless they are known.
@@ -131,7 +131,7 @@ class Placement:
             stored: the heights and widths of the k images that there are, int32 [k, 2].
             orientations: their EXIF orientations, uint8 [k]; None leaves them as stored.
             there: their rows, [k].
-            boxes: the boxes on the stored images, and the row of each, if the recipe needs them.
+            boxes: the boxes on the upright images, and the row of each, if the recipe needs them.
             drawn: the steps of all n upright images, if they were drawn before.
         """
         count = len(keys.samples)
@@ -140,13 +140,11 @@ class Placement:
         if orientations is not None:
             turned[there] = orientations
         turns = () if orientations is None else upright_steps(turned)
-        current, (values, owners) = sizes, boxes or (None, None)
-        if values is not None and owners is not None:
-            values = move_boxes(values, owners, sizes, turns)
+        current = sizes
         for turn in turns:
             current = sizes_after(turn, current)
         padded = recipe.padding is not None and recipe.padding.size is not None
-        steps = recipe.steps(current, keys, values, owners) if drawn is None else tuple(drawn)
+        steps = recipe.steps(current, keys, *boxes) if drawn is None else tuple(drawn)
         return cls(sizes, present, turns, steps, padded)
 
     @property

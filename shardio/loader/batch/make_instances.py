@@ -1,19 +1,41 @@
 """Making instances: images are placed, and boxes, points and what is per instance are moved and filtered with them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engines.jpeg_headers import orientations_of
 from ...engines.orientation import Orientations
 from ...errors import BadSample
-from ...transforms.coordinates import geometry, sizes_after
+from ...transforms.coordinates import Boxes, Owners, geometry, move_boxes, sizes_after
 from ...transforms.steps import Sizes
 from .collate import geometry_names
-from .instances import InstanceGroup, Placement, kept
+from .instances import InstanceGroup, Placement, kept, upright_steps
 from .make_arrays import RaggedRead, place_of
 from .rows import Rows
+
+UprightBoxes: TypeAlias = tuple[Boxes, Owners]
+"""Boxes on upright images, and the row of each."""
+
+
+def upright_boxes(
+    rows: Rows, stored: Mapping[str, Any], instances: Mapping[str, RaggedRead]
+) -> dict[str, UprightBoxes]:
+    """Return the boxes that crops are drawn for, by field.
+
+    They are turned as their image is, which need not be the one that is cropped: a mask has no EXIF orientation.
+    """
+    found: dict[str, UprightBoxes] = {}
+    for root in {*rows.spec.cropped_for.values()}:
+        boxes, owners = np.asarray(instances[root].whole), _owners(instances[root].lengths)
+        image = rows.spec.dataset.fields[root].on or ""
+        if rows.spec.options.orient and rows.spec.dataset.fields[image].kind == "image":
+            turns = upright_steps(orientations_of(stored[image]))
+            boxes = move_boxes(boxes, owners, rows.decided.sizes[image], turns)
+        found[root] = boxes, owners
+    return found
 
 
 def place_image(
@@ -22,7 +44,7 @@ def place_image(
     numbers: NDArray[np.int64],
     sizes: Sizes,
     orientations: Orientations | None,
-    instances: Mapping[str, RaggedRead],
+    upright: Mapping[str, UprightBoxes],
 ) -> None:
     """Note how the images of some rows lie, under one name, and tell it in the batch's columns if it has them.
 
@@ -32,14 +54,11 @@ def place_image(
         numbers: the rows that have an image.
         sizes: these images' stored heights and widths, int32 [k, 2].
         orientations: their EXIF orientations; None leaves them as stored.
-        instances: the stored boxes and points, by field.
+        upright: the boxes that crops are drawn for, by field.
     """
-    spec, boxes = rows.spec, None
-    if (root := spec.cropped_for.get(name)) is not None:
-        stored, lengths = np.asarray(instances[root].whole), instances[root].lengths
-        boxes = stored, _owners(lengths)
-        if name in rows.boxes:
-            rows.boxes[name][:] = np.split(stored, np.cumsum(lengths)[:-1])
+    spec, boxes = rows.spec, upright.get(rows.spec.cropped_for.get(name, ""), ())
+    if boxes and name in rows.boxes:
+        rows.boxes[name][:] = np.split(boxes[0], np.searchsorted(boxes[1], np.arange(1, len(rows))))
     recipe, drawn = spec.images[name].cpu_engine.recipe, rows.decided.placed.get(name)
     placement = Placement.of(recipe, rows.field_keys(name), sizes, orientations, numbers, boxes, drawn)
     rows.placements[name] = placement

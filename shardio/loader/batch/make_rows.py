@@ -31,7 +31,7 @@ from .make_arrays import (
     read_whole,
 )
 from .make_image_lists import make_image_lists
-from .make_instances import place_image, place_instances
+from .make_instances import UprightBoxes, place_image, place_instances, upright_boxes
 from .mixing import LABEL
 from .pairs import check_pairs, note_image_sizes
 from .rows import Rows
@@ -65,9 +65,10 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
         if spec.mixing is not None:
             _check_labels(rows, stored[names.stored[LABEL]], spec.mixing.num_classes - 1)
         with clock.stage("decode"):
+            upright = upright_boxes(rows, stored, instances) if spec.cropped_for else {}
             for field, delivered in names.delivered.items():
                 if spec.fields[delivered[0]].is_image:
-                    _decode_images(rows, delivered, stored[field], instances, on_host=images_on_host)
+                    _decode_images(rows, delivered, stored[field], upright, on_host=images_on_host)
                 elif delivered[0] in spec.image_lists:
                     lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
                     make_image_lists(rows, delivered, lists)
@@ -189,11 +190,11 @@ def _check_labels(rows: Rows, labels: NDArray[Any], largest: int) -> None:
 
 
 def _decode_images(
-    rows: Rows, names: Sequence[str], encoded: Sequence[Any], instances: Mapping[str, RaggedRead], *, on_host: bool
+    rows: Rows, names: Sequence[str], encoded: Sequence[Any], boxes: Mapping[str, UprightBoxes], *, on_host: bool
 ) -> None:
     """Make the images of a stored field under all its names with the CPU engine, and note how they lie.
 
-    An engine for whole batches leaves it only those that it would refuse. `instances` are the stored boxes and points.
+    An engine for whole batches leaves it only those that it would refuse. `boxes` are what crops are drawn for.
     """
     spec, kind, first = rows.spec, rows.spec.fields[names[0]], rows.spec.images[names[0]]
     stored = spec.names.stored[names[0]]
@@ -206,7 +207,7 @@ def _decode_images(
         numbers, sizes = numbers[there], sizes[there]
     orientations = orientations_of(encoded) if spec.options.orient and kind.kind == "image" else None
     for name in spec.placed.intersection(names):
-        place_image(rows, name, numbers, sizes, orientations, instances)
+        place_image(rows, name, numbers, sizes, orientations, boxes)
     if kind.fixed:  # pixels that stay as they are were read into the batch
         names = [name for name in names if not spec.images[name].cpu_engine.keeps_pixels]
     if not names or not len(numbers):

@@ -409,7 +409,8 @@ def batch_spec(
     fields = {name: dataset.fields[stored] for name, stored in names.stored.items()}
     transforms = transforms_by_field(dataset, fields, names, options.transforms)
     groups = instance_groups(dataset.fields, names, transforms)
-    rules = [each for listed in transforms.values() for each in listed if isinstance(each, SanitizeBoundingBoxes)]
+    sanitizes = any(isinstance(each, SanitizeBoundingBoxes) for listed in transforms.values() for each in listed)
+    left = {group.image for group in groups if not group.rules and dataset.fields[group.root].role == "boxes"}
     kept = {group.kept: group.names[0] for group in groups if group.kept}
     names = replace(names, beside=kept)
     fields |= {column: Field("array", "int64", (None,), per=names.stored[column]) for column in kept}
@@ -453,8 +454,14 @@ def batch_spec(
     cropped_for = {
         name: root
         for name, image in images.items()
-        if (root := _for_field(name, boxes_of, dataset.fields, image.recipe, bool(rules))) is not None
+        if (root := _for_field(name, boxes_of, dataset.fields, image.recipe, sanitizes and name not in left))
+        is not None
     }
+    for name, root in cropped_for.items() if options.orient else ():
+        if (image := dataset.fields[root].on) not in names.delivered:
+            raise ConfigError(
+                f"transforms for {name!r}: with orient=True RandomIoUCrop needs {image!r} among the delivered fields"
+            )
     spec = BatchSpec(
         dataset=dataset,
         options=options,
