@@ -71,6 +71,10 @@ def alike(image: Sequence[Transform], mask: Sequence[Transform] | None = None) -
         ((31, 41), [shardio.Resize(40), *PIXELS], True),  # 52 instead of 53 pixels wide when they are cropped
         ((60, 60), [shardio.Resize(40), *PIXELS], False),
         ((30, 60), [shardio.Resize((40, 40)), *PIXELS], True),
+        ((30, 40), [shardio.ScaleJitter(80, (1.0, 1.5)), *PIXELS], True),
+        ((30, 60), [shardio.ScaleJitter(80, (1.0, 1.5)), *PIXELS], False),
+        ((30, 40), [shardio.RandomShortestSize([48, 64]), *PIXELS], True),
+        ((30, 60), [shardio.RandomZoomOut(p=1), shardio.Resize((64, 64))], True),  # a place in shares of the sides
         ((30, 40), [shardio.CenterCrop(40), *PIXELS], False),  # another place, whatever follows
         ((30, 60), [FLIP, shardio.RandomRotation(20), *SCALED], False),
     ],
