@@ -116,6 +116,40 @@ def test_fields_of_a_group_must_have_equal_lengths() -> None:
         list(Loader(data, 2, transforms={"image": TRAIN}))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("name", ["boxes", "points"])
+@pytest.mark.parametrize("transforms", [TRAIN, []])
+def test_coordinates_must_be_numbers_of_pixels(transforms: list[Any], name: str, number: float) -> None:
+    """A sample with a box or a point that is NaN, infinite or farther away than any image reaches is bad."""
+    samples = [sample(number) for number in range(8)]
+    samples[4][name].flat[5] = number
+    data = shardio.from_samples(samples, FIELDS)
+    with pytest.raises(shardio.BadSample, match=rf"row 4.*'{name}': coordinates must be numbers of at most 16,777,216"):
+        list(Loader(data, 8, transforms={"image": transforms}))
+
+
+@pytest.mark.filterwarnings("error")
+def test_boxes_of_any_shape_are_data() -> None:
+    """Empty boxes, those with their corners exchanged and those outside of the image move, and may be left out."""
+    odd = [[9, 9, 2, 2], [5, 5, 5, 5], [-5e6, -5e6, 5e6, 5e6], [1e7, 0, -1e7, 9], [-50, -50, -10, -10], [9, 9, 30, 30]]
+    boxes = np.array(odd, np.float32)
+    samples = [sample(number, 6) | {"boxes": boxes} for number in range(8)]
+    data = shardio.from_samples(samples, FIELDS)
+    rule = shardio.SanitizeBoundingBoxes(min_visibility=0.2)
+    moves: list[Any] = [
+        shardio.RandomZoomOut(),
+        shardio.RandomIoUCrop(),
+        shardio.ScaleJitter(64),
+        shardio.RandomRotation(9),
+    ]
+    for transforms, kept in (([], 6), ([shardio.SanitizeBoundingBoxes()], 1), ([*moves, rule], None)):
+        for batch in Loader(data, 8, transforms={"image": transforms}):
+            for target in by_image(batch):
+                assert kept in (None, len(target["boxes"]))
+                assert target["boxes"].isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("fields", "transforms", "message"),
     [

@@ -16,6 +16,7 @@ from .instances import InstanceGroup, Placement, kept, upright_steps
 from .make_arrays import RaggedRead, place_of
 from .rows import Rows
 
+_FARTHEST = 1 << 24  # float32 holds all integers up to it
 UprightBoxes: TypeAlias = tuple[Boxes, Owners]
 """Boxes on upright images, and the row of each."""
 
@@ -29,7 +30,7 @@ def upright_boxes(
     """
     found: dict[str, UprightBoxes] = {}
     for root in {*rows.spec.cropped_for.values()}:
-        boxes, owners = np.asarray(instances[root].whole), _owners(instances[root].lengths)
+        boxes, owners = _checked(rows, root, instances[root]), _owners(instances[root].lengths)
         image = rows.spec.dataset.fields[root].on or ""
         if rows.spec.options.orient and rows.spec.dataset.fields[image].kind == "image":
             turns = upright_steps(orientations_of(stored[image]))
@@ -94,6 +95,8 @@ def place_instances(
         reads = {name: stored[rows.spec.names.stored[name]] for name in group.names}
         root = instances[group.root]
         for name, read in reads.items():
+            if rows.spec.fields[name].on is not None:
+                _checked(rows, rows.spec.names.stored[name], read)
             for row in np.flatnonzero(read.lengths != root.lengths)[:1].tolist():
                 raise BadSample(
                     f"{place_of(rows, name, row)}: has {read.lengths[row]} entries, and {group.root!r} "
@@ -122,6 +125,18 @@ def _placed(
             values = np.arange(len(owners)) - np.searchsorted(owners, owners)
         placed[name] = RaggedRead(lengths, values[stays])
     return placed
+
+
+def _checked(rows: Rows, stored: str, read: RaggedRead) -> NDArray[Any]:
+    """Return the values of a stored field of boxes or points; BadSample for one that is NaN or far from any image."""
+    values = np.asarray(read.whole)
+    wrong = ~(np.abs(values) <= _FARTHEST).all(axis=tuple(range(1, values.ndim)))
+    for row, value in zip(_owners(read.lengths)[wrong].tolist(), values[wrong].tolist(), strict=True):
+        raise BadSample(
+            f"{rows.spec.place_of(rows.indices[row])}, field {stored!r}: coordinates must be numbers of at most "
+            f"{_FARTHEST:,} in size, got {value!r:.200}"
+        )
+    return values
 
 
 def _owners(lengths: NDArray[np.int64]) -> NDArray[np.intp]:
