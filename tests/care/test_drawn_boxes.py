@@ -30,7 +30,9 @@ FIELDS: dict[str, Any] = {
     "image": "image",
     "image_id": "int64",
     "labels": Field("array", "int64", (None,), per="boxes"),
-    "points": Field("array", "float32", (None, 2, 3), role="points", on="image", per="boxes"),
+    "points": Field(
+        "array", "float32", (None, 2, 3), role="points", on="image", per="boxes", attributes={"flip_pairs": []}
+    ),
 }
 GREY = np.tile(np.arange(48, 48 + TILE_SIZE, dtype=np.uint8)[:, None, None], (1, TILE_SIZE, 3))
 FLIP = [shardio.RandomHorizontalFlip(1.0)]

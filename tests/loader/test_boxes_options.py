@@ -151,7 +151,7 @@ FLIPS = (shardio.RandomHorizontalFlip(), shardio.RandomVerticalFlip())
 def test_flips_of_points_without_pairs_are_told(transforms: list[Any]) -> None:
     """Once, when the Loader is made; an empty list says that there are none."""
     data = shardio.from_samples(map(sample, range(8)), UNPAIRED)
-    with pytest.warns(shardio.PairingWarning, match="Flip of 'image' make left points of 'points' right") as told:
+    with pytest.warns(shardio.PairingWarning, match="Flip of 'image', left points of 'points' become right") as told:
         list(Loader(data, 4, transforms={"image": transforms}))
     assert len(told) == 1
 

@@ -110,7 +110,7 @@ def warn_of_flipped_points(
         flips = sorted({type(each).__name__ for each in _flat(recipes[image]) if isinstance(each, _FLIPS)})
         if kind.role == "points" and kind.entry_shape[0] > 1 and kind.flip_pairs is None and flips:
             warnings.warn(
-                f"{' and '.join(flips)} of {image!r} make left points of {name!r} right ones, and the field "
+                f"With {' and '.join(flips)} of {image!r}, left points of {name!r} become right ones, and the field "
                 "doesn't say which: give it attributes={'flip_pairs': [[1, 2], ...]}, the pairs of points that a flip "
                 "exchanges, or [] if there are none",
                 PairingWarning,
