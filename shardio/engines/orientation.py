@@ -1,11 +1,12 @@
-"""EXIF orientation applied to pixels, as `PIL.ImageOps.exif_transpose` does."""
+"""EXIF orientation applied to pixels and to coordinates, as `PIL.ImageOps.exif_transpose` does."""
 
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..transforms.steps import Sizes
+from ..transforms.coordinates import PlaceStep, Transpose
+from ..transforms.steps import Flip, Sizes
 
 Transposition: TypeAlias = tuple[bool, bool, bool]
 """Whether to flip vertically (rows), to flip horizontally (columns), and to swap both axes afterwards."""
@@ -29,6 +30,12 @@ TRANSPOSITIONS: dict[int, Transposition] = {
 def upright_sizes(sizes: Sizes, orientations: Orientations) -> Sizes:
     """Return heights and widths, int32 [n, 2], of images as they are stored once these are upright."""
     return np.where((orientations >= 5)[:, None], sizes[:, ::-1], sizes)
+
+
+def upright_steps(orientations: Orientations) -> tuple[PlaceStep, ...]:
+    """Return the steps that make images of these EXIF orientations upright; in reverse order they undo it."""
+    rows, columns, swaps = np.array([TRANSPOSITIONS[o] for o in range(1, 9)])[orientations.astype(np.intp) - 1].T
+    return Flip(rows, vertical=True), Flip(columns), Transpose(swaps)
 
 
 def transpose(pixels: NDArray[Any], transposition: Transposition) -> NDArray[Any]:

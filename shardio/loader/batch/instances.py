@@ -7,14 +7,14 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.orientation import TRANSPOSITIONS, Orientations
+from ...engines.orientation import Orientations, upright_steps
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...transforms import SanitizeBoundingBoxes, Transform
-from ...transforms.coordinates import Boxes, Owners, PlaceStep, Transpose, move_boxes, move_points, sizes_after
+from ...transforms.coordinates import Boxes, Owners, PlaceStep, move_boxes, move_points, sizes_after
 from ...transforms.random_generator import RandomKeys
 from ...transforms.recipe import Recipe
-from ...transforms.steps import Flip, Mask, Sizes, Step
+from ...transforms.steps import Mask, Sizes, Step
 from .collate import kept_name
 from .field_names import FieldNames
 
@@ -175,12 +175,6 @@ class Placement:
             sizes = sizes_after(turn, sizes)
         moved = move_points(turned, owners, sizes, self.steps, pairs)
         return np.where(self.there[owners, None, None], moved, points)
-
-
-def upright_steps(orientations: Orientations) -> tuple[PlaceStep, ...]:
-    """Return the steps that make images of these EXIF orientations upright, as `engines.orientation` does."""
-    rows, columns, swaps = np.array([TRANSPOSITIONS[o] for o in range(1, 9)])[orientations.astype(np.intp) - 1].T
-    return Flip(rows, vertical=True), Flip(columns), Transpose(swaps)
 
 
 def kept(group: InstanceGroup, boxes: Boxes, placement: Placement, owners: Owners) -> tuple[Boxes, Mask]:

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.jpeg_headers import orientations_of
-from ...engines.orientation import Orientations
+from ...engines.orientation import Orientations, upright_steps
 from ...errors import BadSample
 from ...transforms.coordinates import Boxes, Owners, geometry, move_boxes, sizes_after
 from ...transforms.steps import Sizes
 from .collate import geometry_names
-from .instances import InstanceGroup, Placement, kept, upright_steps
+from .instances import InstanceGroup, Placement, kept
 from .make_arrays import RaggedRead, place_of
 from .rows import Rows
 
