@@ -14,8 +14,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .conversion.source import (
+    AnnotatedPixels,
+    BoxFormat,
     Converter,
     Hdf5Names,
+    InstanceMembers,
     Places,
     Source,
     Tally,
@@ -25,6 +28,7 @@ from .conversion.source import (
     find,
     names,
 )
+from .errors import ConfigError, Message
 from .format.fields import Field, Missing, infer_fields, label_as_int64, listed_names, with_optional
 from .format.fields import describe as describe_field
 from .format.images import ImageInfo
@@ -36,10 +40,13 @@ from .system.optional import load as load_optional
 from .system.types import Sample
 
 __all__ = [
+    "AnnotatedPixels",
+    "BoxFormat",
     "Converter",
     "Field",
     "Hdf5Names",
     "ImageInfo",
+    "InstanceMembers",
     "Missing",
     "Places",
     "Sample",
@@ -60,6 +67,7 @@ __all__ = [
     "names",
     "probe_image",
     "sniff_image",
+    "with_instances",
     "with_optional",
 ]
 
@@ -77,3 +85,34 @@ def encode_png(pixels: NDArray[Any], place: object) -> bytes:
     from .conversion.reencode import encode_png  # loads torch
 
     return encode_png(pixels, place)
+
+
+def with_instances(
+    source: Source,
+    boxes: str | None,
+    box_format: BoxFormat | None,
+    annotations: AnnotatedPixels | None,
+    **options: Any,
+) -> Source:
+    """Return a source with fields of boxes, labels and more that one of its fields states; as it is without `boxes`.
+
+    Args:
+        source: a source with one field of image files.
+        boxes: the field: JSON, or text that is JSON: a list of objects, an object of lists, or a list of boxes.
+        box_format: what the four numbers of a box are.
+        annotations: which pixels were annotated, where an EXIF tag rotates an image; None compares the sizes with the
+            fields `height` and `width`, if there are such.
+        options: `members`, `labels`, `classes`, `defaults`, `hidden`: what is known of instances, instead of what some
+            samples tell.
+
+    Raises:
+        ConfigError: an argument breaks a rule, or only one of `boxes` and `box_format` is given.
+        SourceError: there are no boxes.
+    """
+    from .conversion.instances import InstanceSource  # loads transforms
+
+    if boxes is None and box_format is None and annotations is None:
+        return source
+    if boxes is None or box_format is None:
+        raise ConfigError(Message("{boxes} needs {box_format}, and the other way round; {annotations} goes with both"))
+    return InstanceSource(source, boxes, box_format, annotations, **options)

@@ -150,6 +150,14 @@ def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[
     return {"classes" if field == main else f"classes.{field}": names for field, names in named.items()}
 
 
+def names_within(feature: Any) -> list[str]:
+    """Return the class names that a feature notes, of itself or within lists and structs; [] if it notes none."""
+    if isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
+        return [str(name) for name in feature["names"]]
+    parts = feature.values() if isinstance(feature, Mapping) else feature if isinstance(feature, list) else ()
+    return next(filter(None, map(names_within, parts)), [])
+
+
 @final
 class Rows:
     """Rows of a table, as samples by number.

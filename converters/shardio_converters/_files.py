@@ -76,7 +76,8 @@ def read_images(paths: Sequence[str], sizes: NDArray[np.int64]) -> Iterator[byte
         for number in range(start, stop):
             data = found[number - start] if found else None
             try:
-                yield read_image(paths[number]) if data is None else bytes(data)
+                # An empty one may be a pipe, which is refused by name.
+                yield bytes(data) if data else read_image(paths[number])
             except BadSample as error:
                 yield error
         start = stop
@@ -110,6 +111,12 @@ def _of_no_file(path: str) -> str:
     if "://" in path:
         return "; it is a URL: download the files first, and list their paths"
     return "; paths have slashes here, no backslashes" if "\\" in path else ""
+
+
+def read_source(path: Path) -> bytes:
+    """Return a whole file of a source; SourceError if it cannot be read."""
+    with source_errors(path), open(path, "rb", opener=open_regular) as file:
+        return file.read()
 
 
 def parse_json(text: bytes | str, *, nan: bool = True) -> Any:

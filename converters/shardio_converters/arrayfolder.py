@@ -134,7 +134,7 @@ def arrayfolder(
         names = table.names()
         wanted = usual_column(table, names) if path is None else path
         wanted = {field: wanted} if isinstance(wanted, str) and wanted in names else wanted
-        rows = filelist(
+        rows: Any = filelist(  # a FileList, as it names no boxes
             one, root=root, path=wanted, fields=fields, delimiter=delimiter, classes=classes, optional=lacked
         )
         remarks = tuple(remark for remark in rows.remarks if path is not None or f"field {field!r}" not in remark)

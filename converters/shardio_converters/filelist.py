@@ -1,7 +1,7 @@
 """Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,11 +14,22 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
-from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
+from shardio.source import (
+    AnnotatedPixels,
+    BoxFormat,
+    Field,
+    Sample,
+    Source,
+    check_index,
+    listed_names,
+    local_path,
+    with_instances,
+    with_optional,
+)
 from shardio.system import did_you_mean
 
 from ._fields import choose_fields, evenly_spaced, image_or_bytes, rename_remarks
-from ._files import file_size, read_file, read_listed
+from ._files import file_size, read_file, read_image, read_images, read_listed
 from ._source_base import DataclassSource
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
@@ -40,7 +51,10 @@ def filelist(
     delimiter: str | None = None,
     classes: str | Iterable[str] | None = None,
     optional: str | Collection[str] | None = None,
-) -> "FileList":
+    boxes: str | None = None,
+    box_format: BoxFormat | None = None,
+    annotations: AnnotatedPixels | None = None,
+) -> Source:
     """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
 
     Tables have a header. A column of integers becomes an int64 scalar, one of other numbers a float64 scalar, any
@@ -61,13 +75,22 @@ def filelist(
             suffix.
         classes: the class names in the order of their labels, a list or text such as "cat,dog", or "auto" for the
             sorted texts of the field label, or else class. Texts in that field become numbers, and it is called label.
+            With `boxes`: the list names the labels of boxes.
         optional: the fields that rows may lack, by an empty cell, or in JSON lines by null or no key.
+        boxes: the field that states boxes on the image, as JSON: a list of objects, an object of lists, or a list of
+            boxes. Boxes, labels and other numbers per box become fields.
+        box_format: the numbers of a box: `xywh` (left, top, width, height), as in COCO; `xyxy` (left, top, right,
+            bottom); `cxcywh` (center, width, height); `cxcywhn`, the same divided by the image's width and height.
+        annotations: which pixels are annotated where an EXIF tag rotates or flips an image: those that viewers show,
+            `upright`, or the `stored` ones. Without it those of the fields `height` and `width`, if there are such; an
+            image that has the same size either way is a bad sample.
 
     Example:
         shardio convert filelist train.csv data/train --root photos --classes auto
         shardio convert filelist train.txt data/train --delimiter ";" --path name
         shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height --mask mask
         shardio convert filelist train.csv data/few --root photos --classes auto --where "label < 2"
+        shardio convert filelist boxes.jsonl data/boxes --boxes objects --box-format xywh --annotations stored
 
     Raises:
         SourceError: the list cannot be read, or a row differs from the others; the message names the line.
@@ -96,15 +119,18 @@ def filelist(
         files, paths = {name: files["file"]}, {name: paths["file"]}
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
-    if classes is not None:
+    if classes is not None and boxes is None:
         taken, labels = _with_labels(taken, classes, table)
-    fields_of = with_optional(files | {name: column.field for name, column in taken.items()}, optional)
+    fields_of = files | {name: column.field for name, column in taken.items()}
+    # With boxes, `optional` may name fields that are made of them.
+    fields_of = with_optional(fields_of, [n for n in listed_names(optional) if boxes is None or n in fields_of])
     files = {name: fields_of[name] for name in files}
     taken = {name: replace(column, field=fields_of[name]) for name, column in taken.items()}
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     remarks = (*(() if alone else rename_remarks(wanted, chosen)), *rename_remarks(fields, others))
-    return FileList(folder, paths, taken, labels, files, remarks, _hints(files, paths))
+    found = FileList(folder, paths, taken, labels, files, remarks, _hints(files, paths))
+    return with_instances(found, boxes, box_format, annotations, classes=() if boxes is None else listed_names(classes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +147,7 @@ class ListedFiles(DataclassSource):
     root: Path
     paths: Mapping[str, StringArray]
     columns: Mapping[str, Column]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] | Mapping[str, Any]
 
     @property
     def _count(self) -> int:
@@ -154,6 +180,50 @@ class ListedFiles(DataclassSource):
         return None if column is None else column.all()
 
 
+@dataclass(frozen=True, eq=False)
+class ImageFiles(ListedFiles):
+    """The base of sources with one image file in each sample, `image`. Paths have forward slashes.
+
+    Attributes:
+        file_sizes: the bytes of each file, `[n]`; 0 for one that is missing.
+    """
+
+    file_sizes: NDArray[np.int64]
+    threads = True
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """`image`, the other values, and `key`, the path below the root."""
+        return {"image": Field("image"), **self._other_fields}
+
+    def sizes(self) -> NDArray[np.int64]:
+        return self.file_sizes
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, self._count)
+        return {"image": read_image(f"{self.root}/{self.paths['image'][index]}"), **self._others(index)}
+
+    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
+        """See `Source.block`."""
+        indices = numbers.tolist()
+        paths = [f"{self.root}/{self.paths['image'][index]}" for index in indices]
+        for index, data in zip(indices, read_images(paths, self.file_sizes[numbers]), strict=True):
+            try:
+                yield data if isinstance(data, BadSample) else {"image": data, **self._others(index)}
+            except BadSample as error:
+                yield error
+
+
+def file_sizes(root: Path, paths: StringArray) -> NDArray[np.int64]:
+    """Return the bytes of files, `[n]`, 0 for those that are missing; threads ask the file system."""
+
+    def sizes(start: int) -> list[int]:
+        rows = range(start, min(start + _AT_ONCE, len(paths)))
+        return [file_size(os.path.join(root, paths[row])) for row in rows]
+
+    return np.concatenate([np.zeros(0, np.int64), *scan_files(range(0, len(paths), _AT_ONCE), sizes)])
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class FileList(ListedFiles):
@@ -179,16 +249,8 @@ class FileList(ListedFiles):
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        count = self._count
-
-        def sizes(part: tuple[StringArray, int]) -> list[int]:
-            paths, start = part
-            rows = range(start, min(start + _AT_ONCE, count))
-            return [file_size(os.path.join(self.root, paths[row])) for row in rows]
-
-        parts = [(paths, start) for paths in self.paths.values() for start in range(0, count, _AT_ONCE)]
-        found = np.concatenate(scan_files(parts, sizes)).reshape(len(self.file_fields), count)
-        total: NDArray[np.int64] = found.sum(axis=0, dtype=np.int64)
+        found = [file_sizes(self.root, paths) for paths in self.paths.values()]
+        total: NDArray[np.int64] = np.sum(found, axis=0, dtype=np.int64)
         return total
 
     def __getitem__(self, index: int) -> Sample:

@@ -13,9 +13,19 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.names import printable
-from shardio.source import Sample, check_index, listed_names, load_optional, local_path
+from shardio.source import (
+    AnnotatedPixels,
+    BoxFormat,
+    Sample,
+    Source,
+    check_index,
+    listed_names,
+    load_optional,
+    local_path,
+    with_instances,
+)
 
-from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, scalar_column, with_fixed
+from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, names_within, scalar_column, with_fixed
 from ._fields import choose_fields, measure, rename_remarks
 from ._files import read_image
 from ._source_base import BlockCache, ColumnSource, rows_at_once
@@ -29,7 +39,10 @@ def huggingface(
     subset: str | None = None,
     fields: str | Mapping[str, str] | None = None,
     fixed: str | Collection[str] | None = None,
-) -> "HuggingFace":
+    boxes: str | None = None,
+    box_format: BoxFormat | None = None,
+    annotations: AnnotatedPixels | None = None,
+) -> Source:
     """A Hugging Face Dataset, or the directory that Dataset.save_to_disk or DatasetDict.save_to_disk has written.
 
     Rows and columns are those of the Dataset after its select, shuffle and filter; its formats and transforms are not
@@ -45,11 +58,19 @@ def huggingface(
         fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all.
         fixed: the fields of lists of numbers that all have the length of the first: arrays of one shape. A list of
             another length is then a bad sample.
+        boxes: the field that states boxes on the image, such as `objects`: a list of objects, an object of lists,
+            or a list of boxes. Boxes, labels and other numbers per box become fields.
+        box_format: the numbers of a box: `xywh` (left, top, width, height), as in COCO; `xyxy` (left, top, right,
+            bottom); `cxcywh` (center, width, height); `cxcywhn`, the same divided by the image's width and height.
+        annotations: which pixels are annotated where an EXIF tag rotates or flips an image: those that viewers show,
+            `upright`, or the `stored` ones. Without it those of the fields `height` and `width`, if there are such; an
+            image that has the same size either way is a bad sample.
 
     Example:
         shardio convert huggingface saved/mnist data/mnist --subset train
         shardio convert huggingface saved/mnist/train data/mnist --fields image,label
         shardio convert huggingface saved/mnist/train data/few --where "label < 2"
+        shardio convert huggingface saved/cppe5/train data/boxes --boxes objects --box-format xywh --annotations stored
 
     Raises:
         SourceError: the directory is missing, damaged or of another kind, `src` is an IterableDataset, or no field
@@ -62,7 +83,9 @@ def huggingface(
     found = columns(names, dataset.data.schema, features, place)
     formatted = dataset.with_format("arrow", columns=list(dict.fromkeys(names.values())))
     made = HuggingFace(place, formatted, found, classes(found, features), rename_remarks(fields, names))
-    return with_fixed(made, listed_names(fixed)).measured()
+    measured = with_fixed(made, listed_names(fixed)).measured()
+    named = names_within(features.get(names.get(boxes or "", "")))
+    return with_instances(measured, boxes, box_format, annotations, classes=named)
 
 
 @final

@@ -3,25 +3,23 @@
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, Message, SourceError
+from shardio.errors import ConfigError, Message, SourceError
 from shardio.foreign.files import PARTS, Sort, order_hints, order_key
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, listed_names, local_path
+from shardio.source import Field, listed_names, local_path
 from shardio.system import did_you_mean
 from shardio.system.units import counted
 
 from ._class_folders import find_class_folders, hidden_remarks
-from ._files import read_image, read_images
 from ._string_array import StringArray
 from ._text_tables import Column
-from .filelist import ListedFiles
+from .filelist import ImageFiles
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
 _SHOWN = 5  # the most kinds of files, or folders, that a message names
@@ -121,37 +119,12 @@ def imagefolder(
 
 @final
 @dataclass(frozen=True, eq=False)
-class ImageFolder(ListedFiles):
-    """The image files below a folder, by number, class by class. Paths have forward slashes.
+class ImageFolder(ImageFiles):
+    """The image files below a folder, by number, class by class."""
 
-    Attributes:
-        file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
-    """
-
-    file_sizes: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     source = "imagefolder"
-    threads = True
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """`image`, `label` if there are classes, and `key`, the path below the folder."""
-        return {"image": Field("image"), **self._other_fields}
-
-    def sizes(self) -> NDArray[np.int64]:
-        return self.file_sizes
-
-    def __getitem__(self, index: int) -> Sample:
-        check_index(index, self._count)
-        return {"image": read_image(f"{self.root}/{self.paths['image'][index]}"), **self._others(index)}
-
-    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """See `Source.block`."""
-        indices = numbers.tolist()
-        paths = [f"{self.root}/{self.paths['image'][index]}" for index in indices]
-        for index, data in zip(indices, read_images(paths, self.file_sizes[numbers]), strict=True):
-            yield data if isinstance(data, BadSample) else {"image": data, **self._others(index)}
 
 
 def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:

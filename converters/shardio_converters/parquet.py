@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files, within_folders
 from shardio.foreign.names import Paths, printable
-from shardio.source import Sample, check_index, describe_field, listed_names, load_optional, local_path
+from shardio.source import (
+    AnnotatedPixels,
+    BoxFormat,
+    Sample,
+    Source,
+    check_index,
+    describe_field,
+    listed_names,
+    load_optional,
+    local_path,
+    with_instances,
+)
 
 from ._arrow import (
     MOST_ROWS,
@@ -31,6 +42,7 @@ from ._arrow import (
     classes,
     columns,
     damage,
+    names_within,
     noted_features,
     path_column,
     scalar_column,
@@ -57,7 +69,10 @@ def parquet(
     fixed: str | Collection[str] | None = None,
     sort: Sort = "name",
     files: str | None = None,
-) -> "Parquet":
+    boxes: str | None = None,
+    box_format: BoxFormat | None = None,
+    annotations: AnnotatedPixels | None = None,
+) -> Source:
     """Parquet files: the rows are the samples, the columns their fields.
 
     Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it). Several
@@ -83,6 +98,13 @@ def parquet(
             another length is then a bad sample.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
         files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
+        boxes: the field that states boxes on the image, of structs or lists: a list of objects, an object of lists,
+            or a list of boxes. Boxes, labels and other numbers per box become fields.
+        box_format: the numbers of a box: `xywh` (left, top, width, height), as in COCO; `xyxy` (left, top, right,
+            bottom); `cxcywh` (center, width, height); `cxcywhn`, the same divided by the image's width and height.
+        annotations: which pixels are annotated where an EXIF tag rotates or flips an image: those that viewers show,
+            `upright`, or the `stored` ones. Without it those of the fields `height` and `width`, if there are such; an
+            image that has the same size either way is a bad sample.
 
     Example:
         shardio convert parquet train.parquet data/train --fields image=img,label
@@ -90,6 +112,7 @@ def parquet(
         shardio convert parquet 'mnist/train-*.parquet' data/mnist
         shardio convert parquet vectors.parquet data/vectors --fixed vector
         shardio convert parquet train.parquet data/few --fields image=img,label --where "label < 2"
+        shardio convert parquet boxes.parquet data/boxes --boxes objects --box-format xywh --annotations upright
 
     Raises:
         SourceError: files are missing, damaged, of several sets or disagree, no field holds a column's type, or `path`
@@ -119,7 +142,9 @@ def parquet(
     remarks = (*other_files(src, paths, "Parquet files"), *renamed)
     hints = order_hints(paths)
     found = Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks, hints)
-    return with_fixed(found, listed_names(fixed)).measured()
+    measured = with_fixed(found, listed_names(fixed)).measured()
+    named = names_within(noted_features(schema, place).get(names.get(boxes or "", "")))
+    return with_instances(measured, boxes, box_format, annotations, classes=named)
 
 
 @final

@@ -236,7 +236,7 @@ def _rows(
     place, known = printable(path), column_names(path)
     _check_has(known, main, place)
     others = _others(known, main, fields, place)
-    found = parquet(src, fields={"text": main, **others}, sort=sort)
+    found: Any = parquet(src, fields={"text": main, **others}, sort=sort)
     if found.fields["text"].kind != "text":
         kind = describe_field(found.fields["text"])
         raise ConfigError("{}: {text_field} must name a column of strings, {!r} is {}", place, main, kind)

@@ -1,10 +1,13 @@
-"""Counts of images that a conversion reports at its end: rotated by a tag, or unlike the mask in their sample."""
+"""What lies on images, checked and counted: masks, boxes, points; and counts of images that a tag rotates."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ..errors import Message, Option
-from ..format.fields import Field
+import numpy as np
+
+from ..errors import BadSample, Message, Option
+from ..format.fields import Field, present_column
 from ..format.images import is_deep, orientation
 from ..output.shard_writer import Encoded
 from ..system.units import counted
@@ -13,6 +16,12 @@ ROTATED, DEEP = "rotated by a tag", "of 16 bits: "
 SIZE, AXES, TAG = "pairs: size", "pairs: turn", "pairs: tag"
 """How an image and its mask differ: in size, by a rotation by 90 degrees alone, in their orientation tags."""
 
+OUTSIDE, ACROSS, EMPTY = "boxes: outside", "boxes: across an edge", "boxes: empty"
+"""Boxes that don't lie on their image, reach beyond it, or have no area."""
+TURNED = "annotations turned"
+"""Images whose annotations are turned from upright to stored pixels."""
+_ROUNDING = 0.05  # pixels by which coordinates of few digits may leave the image
+
 _WORDS = {
     SIZE: "of different sizes",
     AXES: "equal in size but for a rotation by 90 degrees",
@@ -20,8 +29,44 @@ _WORDS = {
 }
 
 
+def check_instances(sample: Encoded, fields: Mapping[str, Field]) -> None:
+    """Raise BadSample for NaN, infinities, edges in the wrong order, and fields of unequal length per instance."""
+    for name, field in fields.items():
+        if sample.stored.get(present_column(name)) == b"\0" or (field.on, field.per) == (None, None):
+            continue
+        values = field.entries(sample.stored[name])
+        if field.per is not None and len(values) != (whole := fields[field.per].length_of(sample.stored[field.per])):
+            raise BadSample(f"field {name!r} has {len(values)} values, field {field.per!r} has {whole}")
+        if field.on is None:
+            continue
+        rows = values.reshape(len(values), math.prod(field.entry_shape))
+        finite = np.isfinite(rows).all(axis=1)
+        ordered = (rows[:, 2:] >= rows[:, :2]).all(axis=1) if field.role == "boxes" else finite
+        for good, told in ((finite, "not finite"), (ordered, "no left, top, right and bottom edge")):
+            if not good.all():
+                row = int(good.argmin())
+                raise BadSample(f"field {name!r}: number {row} is {told}: {rows[row].tolist()}")
+
+
+def _count_boxes(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
+    for name, field in fields.items():
+        if field.role != "boxes" or field.on is None:
+            continue
+        if (size := sample.image_shapes.get(field.on, fields[field.on].image_size)) is None:
+            continue
+        boxes, ends = field.entries(sample.stored[name]), np.array(size[::-1])
+        low, high = boxes[:, :2], boxes[:, 2:]
+        empty = (high <= low).any(axis=1)
+        outside = ((high <= 0) | (low >= ends)).any(axis=1) & ~empty
+        across = ((low < -_ROUNDING) | (high > ends + _ROUNDING)).any(axis=1) & ~empty & ~outside
+        for kind, found in ((EMPTY, empty), (OUTSIDE, outside), (ACROSS, across)):
+            if number := int(found.sum()):
+                counts[kind] += number
+
+
 def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
-    """Count a sample's images that a tag rotates, those of 16 bits, and its masks that differ from its only image."""
+    """Count a sample's images that a tag rotates, those of 16 bits, and masks and boxes that don't fit their image."""
+    _count_boxes(sample, fields, counts)
     sizes = sample.image_shapes
     tags = {name: orientation(sample.stored[name]) for name in sizes}
     if rotated := sum(tag != 1 for tag in tags.values()):
@@ -42,6 +87,25 @@ def pair_remarks(counts: Mapping[str, int]) -> list[str]:
     """Return a remark on images and masks that differ, if there are any."""
     told = [Message("{} " + words, counted(counts[how], "pair")) for how, words in _WORDS.items() if counts.get(how)]
     return [Message("among images and their masks are " + "; ".join(["{}"] * len(told)), *told)] if told else []
+
+
+def box_notes(counts: Mapping[str, int]) -> list[str]:
+    """Return notes on boxes that don't fit their images, and on annotations that are turned to stored pixels."""
+    notes: list[str] = []
+    kinds = {ACROSS: "beyond an edge of their image", OUTSIDE: "wholly outside of it", EMPTY: "without area"}
+    if found := [f"{counts[kind]} {words}" for kind, words in kinds.items() if counts.get(kind)]:
+        told = (
+            "boxes don't fit their image and are stored as they are: {}; SanitizeBoundingBoxes() drops those of which "
+            "a Loader delivers nothing"
+        )
+        notes.append(Message(told, ", ".join(found)))
+    if turned := counts.get(TURNED):
+        told = (
+            "an EXIF tag rotates or flips {} whose upright pixels are annotated: boxes and points are turned to the "
+            "stored pixels, and Loader(orient=True) turns both back"
+        )
+        notes.append(Message(told, counted(turned, "image")))
+    return notes
 
 
 def deep_notes(counts: Mapping[str, int]) -> list[str]:

@@ -171,6 +171,7 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         yield from zip(numbers.tolist(), stored, strict=True)
         return
     fields = source.fields
+    has_instances = any(field.on or field.per for field in fields.values())
     starts = range(0, len(numbers), BLOCK_SAMPLES)
     samples = chain.from_iterable(source.block(numbers[start : start + BLOCK_SAMPLES]) for start in starts)
     for number, sample in zip(numbers.tolist(), samples, strict=True):
@@ -178,7 +179,10 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
             yield number, sample
             continue
         try:
-            yield number, encode(sample, fields)
+            encoded = encode(sample, fields)
+            if has_instances:
+                image_counts.check_instances(encoded, fields)
+            yield number, encoded
         except BadSample as error:
             odd = find_odd_shape(sample, fields)
             advice = Message("; shapes may differ with {}", Option("ragged", ",".join(odd))) if odd else ""

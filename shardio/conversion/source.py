@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,13 @@ from ..system.types import Indices, Sample
 from ..views.expression import Condition
 
 GROUP = "shardio.converters"
+
+BoxFormat: TypeAlias = Literal["xywh", "xyxy", "cxcywh", "cxcywhn"]
+"""The numbers of a box: edges `x`, `y` or centers `cx`, `cy`, and sizes `w`, `h`; `n`: divided by the image's size."""
+AnnotatedPixels: TypeAlias = Literal["upright", "stored"]
+"""The pixels that were annotated where an EXIF orientation rotates an image: as viewers show it, or as it is stored."""
+InstanceMembers: TypeAlias = Mapping[str, tuple[str, Field]]
+"""By field to make, the key of its values among what a source states of an instance, and the field."""
 
 
 class Source:
@@ -142,7 +149,8 @@ DESCRIBING = (
 """The members that a `WrappedSource` passes on."""
 YIELDING = ("fields", "sizes", "unwritten", "block", "column", "holds", "encoded", "adoption", "tally")
 """The members that depend on the samples: a `WrappedSource` has the defaults of `Source`, and passes on `sizes`, which
-are estimates, and `unwritten`, which is of the files. A subclass that changes no such value overrides them."""
+are estimates, `unwritten`, which is of the files, and `tally`, to which it may add. A subclass that changes no such
+value overrides them."""
 
 
 class WrappedSource(Source):
@@ -155,7 +163,7 @@ class WrappedSource(Source):
         self.remarks, self.hints = source.remarks, source.hints
         self.files, self.joined = source.files, source.joined
         self.threads, self.plain_values = source.threads, source.plain_values
-        self.missing_chunks = source.missing_chunks
+        self.missing_chunks, self.tally = source.missing_chunks, source.tally
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines import whole_images
-from ..engines.orientation import TRANSPOSITIONS, make_upright
+from ..engines.orientation import TRANSPOSITIONS, make_upright, upright_sizes, upright_steps
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, as_ragged, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import is_deep, orientation, probe
 from ..output.shard_writer import Encoded
 from ..system.types import Indices, Sample
+from ..transforms.steps import Scale, Sizes
 from ..transforms.validation import as_pair
 from ..views.expression import Condition
 from .image_counts import ROTATED
+from .instances import moved
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, encode_png
 from .shard_tasks import read_encoded, throughout
@@ -128,7 +130,7 @@ class TransformedSource(WrappedSource):
         self._images, self._dtypes, self._as_image = images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
         self._ragged, self._allow_rounding = dict(ragged), allow_rounding
-        self.tally: Tally = Tally()
+        self.tally: Tally = source.tally or Tally()
         fields = source.fields
         check_names(fields, masks)
         arrays = {name for name, field in fields.items() if field.kind == "array"}
@@ -152,6 +154,8 @@ class TransformedSource(WrappedSource):
         changed = {name: self._changed_field(name, field) for name, field in source.fields.items()}
         lacking = {name for name, field in source.fields.items() if field.optional}
         self.fields = with_optional(changed, self._optional | lacking)
+        moves = not images.keeps_size or (raw is not None and raw.size is not None)
+        self._lying = [name for name, field in self.fields.items() if field.on is not None and moves]
         if raw is not None and not any(self._is_raw(name) for name in self.fields):
             raise ConfigError("{store_pixels}: there is no image; the fields are {}", describe_fields(source.fields))
 
@@ -323,7 +327,21 @@ class TransformedSource(WrappedSource):
                 named = f" (key {key})" if isinstance(key, str) else ""
                 raise BadSample("sample {} of the source{}, field {!r}: {}", index, named, name, error) from error
             changed[name] = value
+        for name in self._lying:
+            image = self.fields[name].on or ""
+            if not (is_missing(changed.get(name)) or is_missing(changed.get(image))):
+                changed[name] = self._moved(self.fields[name], changed[name], sample[image], changed[image])
         return changed
+
+    def _moved(self, field: Field, values: Any, before: Any, after: Any) -> NDArray[np.float32]:
+        """Return boxes or points on an image as they lie on the one that it has become."""
+        array = field.entries(field.encode(values))
+        tag = orientation(before) if self._images.orient and not isinstance(before, np.ndarray) else 1
+        tags, size, made = np.array([tag], np.uint8), _pixel_sizes(before), _pixel_sizes(after)
+        steps = upright_steps(tags)
+        if (upright_sizes(size, tags) != made).any():
+            steps = (*steps, Scale(made, "bilinear", True))
+        return moved(field, array, size, steps)
 
     def _image(self, data: bytes, field: Field) -> bytes:
         return self._images(data, mask=field.role == "mask", stayed=self.tally.counts)
@@ -377,6 +395,14 @@ class TransformedSource(WrappedSource):
         """Return whether a field's images are stored as pixels."""
         image = name in self._as_image or self.source.fields[name].is_image
         return self._raw is not None and image
+
+
+def _pixel_sizes(image: Any) -> Sizes:
+    """Return the height and width of an image file or of pixels, int32 [1, 2]."""
+    if isinstance(image, np.ndarray):
+        return np.array([image.shape[:2]], np.int32)
+    info = probe(image)
+    return np.array([[info.height, info.width]], np.int32)
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], allow_rounding: bool) -> tuple[NDArray[Any], float]:

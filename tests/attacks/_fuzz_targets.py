@@ -368,6 +368,35 @@ def listed(folder: Path, suffix: str) -> None:
             file.writelines(json.dumps({**row, "tags": [row["label"]]}) + "\n" for row in rows)
 
 
+def instances(folder: Path) -> None:
+    """COCO's JSON beside its images."""
+    images, annotations = [], []
+    for n in range(COUNT):
+        (folder / f"{n}.jpg").write_bytes(image(n))
+        images.append({"id": n, "file_name": f"{n}.jpg", "height": 16 + n, "width": 20})
+        box = {
+            "id": n,
+            "image_id": n,
+            "category_id": 7,
+            "bbox": [n, 1, 3, 4],
+            "area": 12,
+            "segmentation": [[1, 2, 3, 4]],
+        }
+        annotations += [{**box, "id": 10 * n + one} for one in range(n % 3)]
+    parts = {"images": images, "annotations": annotations, "categories": [{"id": 7, "name": "cat"}]}
+    (folder / "instances.json").write_text(json.dumps(parts))
+
+
+def labelled(folder: Path) -> None:
+    """Images with files of labels, and YAML that lists them."""
+    for name in ("images", "labels"):
+        (folder / name).mkdir()
+    for n in range(COUNT):
+        (folder / "images" / f"{n}.jpg").write_bytes(image(n))
+        (folder / "labels" / f"{n}.txt").write_text("0 0.5 0.5 0.25 0.5\n" * (n % 3))
+    (folder / "data.yaml").write_text("train: images\nnames: [cat]\n")
+
+
 class Interrupted(WrappedSource):
     """A source that ends its process once a shard is finished, as kill -9 does; it is read sample by sample."""
 
@@ -504,6 +533,8 @@ TARGETS: dict[str, Target] = {
         Target("csv", lambda folder: listed(folder, "csv"), CONVERT, "filelist", "train.csv", trusted=True),
         Target("jsonl", lambda folder: listed(folder, "jsonl"), CONVERT, "filelist", "train.jsonl", trusted=True),
         Target("imagefolder", photos, CONVERT, "imagefolder"),
+        Target("coco", instances, CONVERT, "coco", "instances.json"),
+        Target("yolo", labelled, CONVERT, "yolo", "data.yaml", trusted=True),
         Target("journal", journal(photos, convert_source), ("resume", "resume", "overwrite"), files="^out/"),
         Target("journal_hdf5", journal(photos, convert_to_hdf5), ("resume_hdf5",), files="^out/"),
         Target("journal_index", journal(tars, index_source), ("resume_index", "overwrite_index"), files="^out/"),

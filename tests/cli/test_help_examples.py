@@ -1,6 +1,7 @@
 """Every example that `shardio convert SOURCE --help` shows works, with real data of the names that it uses."""
 
 import gzip
+import itertools
 import json
 import re
 import shlex
@@ -19,13 +20,14 @@ import pytest
 import scipy.io
 import tifffile
 import zarr
-from _builders import encode, idx_pair, jpeg, pixels, png
+from _builders import encode, idx_pair, jpeg, pixels, png, write_files
 from _cli import here
 from _foreign import Datum, example, framed, write_tar, write_tokenizer
 
 import shardio
 from shardio.conversion import source as sources
 
+OBJECTS = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0]}
 FILES = Path(__file__).parents[1] / "converters" / "files"
 
 
@@ -62,8 +64,39 @@ def cifar(root: Path) -> None:
             (root / folder / name).write_bytes(b"".join(bytes(labels) + bytes([n]) * 3072 for n in range(20)))
 
 
+def coco(root: Path) -> None:
+    """Instances, keypoints, and photos whose sizes tell nothing."""
+    category = {"id": 1, "name": "person", "keypoints": ["left_eye", "right_eye"]}
+    for name, folder in (
+        ("annotations/instances_train2017.json", "train2017"),
+        ("annotations/person_keypoints_val2017.json", "val2017"),
+        ("phones.json", "photos"),
+    ):
+        images = [{"id": number, "file_name": f"{number}.jpg", "height": 12, "width": 16} for number in range(20)]
+        write_files(root, {f"{folder}/{number}.jpg": jpeg(12, 16, seed=number) for number in range(20)})
+        box = {
+            "id": 1,
+            "image_id": 0,
+            "category_id": 1,
+            "bbox": [1, 2, 3, 4],
+            "area": 12,
+            "keypoints": [1, 2, 2, 3, 4, 2],
+        }
+        write_files(root, {name: json.dumps({"images": images, "annotations": [box], "categories": [category]})})
+
+
+def yolo(root: Path) -> None:
+    """Two subsets with labels."""
+    lines = "".join(f"{part}: images/{part}\n" for part in ("train", "val"))
+    files: dict[str, bytes | str] = {"data.yaml": f"{lines}names: [cat, dog]\n"}
+    for part, number in itertools.product(("train", "val"), range(20)):
+        files[f"images/{part}/{number}.jpg"] = jpeg(seed=number)
+        files[f"labels/{part}/{number}.txt"] = "1 0.5 0.5 0.2 0.2\n"
+    write_files(root / "coco8", files)
+
+
 def filelist(root: Path) -> None:
-    """A table, a text with another delimiter, and JSON lines of pairs."""
+    """A table, a text with another delimiter, and JSON lines of pairs and of boxes."""
     (root / "photos").mkdir()
     for number in range(20):
         (root / "photos" / f"{number}.jpg").write_bytes(jpeg(seed=number))
@@ -73,6 +106,8 @@ def filelist(root: Path) -> None:
     (root / "train.txt").write_text("name;note\nphotos/0.jpg;first\n")
     pair = {"photo": "photos/0.jpg", "mask": "photos/1.png", "width": 3, "height": 4}
     (root / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    row = {"path": "photos/0.jpg", "objects": OBJECTS}
+    (root / "boxes.jsonl").write_text((json.dumps(row) + "\n") * 20)
 
 
 def hdf5(root: Path) -> None:
@@ -105,6 +140,8 @@ def huggingface(root: Path) -> None:
     data = {"image": [{"bytes": png(seed=n), "path": None} for n in range(20)], "label": list(range(20))}
     split = datasets.Dataset.from_dict(data, features=features)
     datasets.DatasetDict({"train": split, "test": split}).save_to_disk(root / "saved" / "mnist")
+    boxes = datasets.Dataset.from_dict({"image": data["image"], "objects": [OBJECTS] * 20})
+    boxes.cast_column("image", datasets.Image()).save_to_disk(root / "saved" / "cppe5" / "train")
 
 
 def idx(root: Path) -> None:
@@ -178,6 +215,8 @@ def parquet(root: Path) -> None:
     table = pa.table({"img": [png(seed=n) for n in range(20)], "label": list(range(20))})
     for name in ("train.parquet", "mnist/train-00000-of-00002.parquet", "mnist/train-00001-of-00002.parquet"):
         pq.write_table(table, root / name)
+    table = pa.table({"image": [png(seed=n) for n in range(20)], "objects": [OBJECTS] * 20})
+    pq.write_table(table, root / "boxes.parquet")
 
 
 def text(root: Path) -> None:
@@ -240,9 +279,10 @@ def zarrs(root: Path) -> None:
 
 
 DATA: dict[str, Callable[[Path], None]] = {
-    "arrayfolder": arrayfolder, "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface,
-    "idx": idx, "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy,
-    "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset, "zarr": zarrs,
+    "arrayfolder": arrayfolder, "cifar": cifar, "coco": coco, "filelist": filelist, "hdf5": hdf5,
+    "huggingface": huggingface, "idx": idx, "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds,
+    "numpy": numpy, "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset,
+    "yolo": yolo, "zarr": zarrs,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from _hdf5_files import write_hdf5
 
 import shardio
 from shardio.conversion import source as sources
+from shardio.conversion.instances import BOXES, InstanceSource
 from shardio.conversion.masks import masked
 from shardio.conversion.reencode import ReencodeOptions
 from shardio.conversion.source import DESCRIBING, YIELDING, Places, Source, WrappedSource, as_source, file_states
@@ -59,6 +60,7 @@ def wrappers() -> list[Source]:
         masked(Full(), ["image"]),
         Stacked(Full(), {"z": ("x", "y")}),
         TransformedSource(Full(), ReencodeOptions(), {"x": "float64"}),
+        InstanceSource(Full(), "x", "xyxy", members={"boxes": ("", BOXES)}),
     ]
 
 
