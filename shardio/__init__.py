@@ -54,6 +54,7 @@ from .transforms import CutMix as CutMix
 from .transforms import FillMissing as FillMissing
 from .transforms import GaussianBlur as GaussianBlur
 from .transforms import MixUp as MixUp
+from .transforms import MultiHot as MultiHot
 from .transforms import Normalize as Normalize
 from .transforms import PadImages as PadImages
 from .transforms import PadTo as PadTo
@@ -133,6 +134,7 @@ __all__ = [
     "MissingDependency",
     "MixUp",
     "Mixture",
+    "MultiHot",
     "NativeWarning",
     "Normalize",
     "NotADataset",

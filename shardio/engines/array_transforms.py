@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..native import numbers
 from ..transforms.array_recipe import ArrayConversion, ArrayRecipe, Filling
-from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90, ArrayWindow, Move
+from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayMultiHot, ArrayRotate90, ArrayWindow, Move
 from .output_format import as_tensor, numpy_dtype
 from .torch_steps import to_device
 
@@ -216,6 +216,10 @@ def _moved(array: Any, moves: Sequence[Move], row: int, library: Any) -> Any:
             case ArrayRotate90():
                 quarters = int(move.quarters[row])
                 array = library.rot90(array, quarters, move.axes) if quarters else array
+            case ArrayMultiHot():
+                marks = library.zeros(move.count, dtype=array.dtype)
+                marks[array] = 1
+                array = marks
     return array
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from .array_recipe import ArrayRecipe as ArrayRecipe
 from .arrays import ArrayTransform as ArrayTransform
 from .arrays import CenterSpatialCrop as CenterSpatialCrop
+from .arrays import MultiHot as MultiHot
 from .arrays import RandomAxisFlip as RandomAxisFlip
 from .arrays import RandomRotate90 as RandomRotate90
 from .arrays import RandomSpatialCrop as RandomSpatialCrop

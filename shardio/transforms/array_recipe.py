@@ -15,9 +15,11 @@ from ..format.fields import Shape, is_ragged
 from .arrays import (
     ArrayCrop,
     ArrayCut,
+    ArrayMultiHot,
     ArrayTransform,
     ArrayWindow,
     Move,
+    MultiHot,
     RandomAxisFlip,
     RandomRotate90,
     RandomSpatialCrop,
@@ -208,6 +210,11 @@ class ArrayRecipe:
                     raise ConfigError(f"transform {position}: FillMissing must come once")
                 fill = transform
             else:
+                if isinstance(transform, MultiHot) and (dtype.kind not in "iu" or out_shape != (None,)):
+                    told = f"got {dtype} of {_in_words(out_shape)}"
+                    raise ConfigError(
+                        f"transform {position}: MultiHot takes integers of one axis of any length, {told}"
+                    )
                 _check_offset(transform, position, checked, shape)
                 out_shape = None if out_shape is None else _result(transform, out_shape, collation)
                 checked.append(transform)
@@ -316,7 +323,7 @@ def _taken(transforms: Sequence[object]) -> Shape | None:
     for transform in transforms:
         if isinstance(transform, SpatialCrop) and not isinstance(transform.size, int):
             return (None,) * len(transform.size)
-        if isinstance(transform, RandomWindow | PadTo | Ragged):
+        if isinstance(transform, RandomWindow | MultiHot | PadTo | Ragged):
             return (None,)
     return None
 
@@ -370,6 +377,8 @@ def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
         case ArrayCrop(size=size):
             shapes = shapes.copy()
             shapes[:, -len(size) :] = size
+        case ArrayMultiHot(count=count):
+            shapes = np.full((len(shapes), 1), count, np.int64)
         case ArrayWindow(begins=begins, ends=ends):
             shapes = np.broadcast_to(shapes, (len(begins), shapes.shape[1])).copy()
             shapes[:, 0] = ends - begins

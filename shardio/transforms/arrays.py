@@ -60,7 +60,14 @@ class ArrayRotate90:
     axes: tuple[int, int]
 
 
-Move: TypeAlias = ArrayCrop | ArrayWindow | ArrayFlip | ArrayRotate90
+@dataclass(frozen=True, slots=True)
+class ArrayMultiHot:
+    """Make `count` numbers of an array of numbers below `count`: 1 for each that it holds, 0 for the others."""
+
+    count: int
+
+
+Move: TypeAlias = ArrayCrop | ArrayWindow | ArrayFlip | ArrayRotate90 | ArrayMultiHot
 """An array transform's decisions for a batch, as arrays with a row per sample: the counterpart of an image `Step`."""
 
 
@@ -251,10 +258,38 @@ class RandomWindow:
         return (self.n, *shape[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class MultiHot:
+    """Make one row per sample of labels of any length, [B, num_classes]: 1 for each label that it has, else 0.
+
+    It is for fields of integers of one axis, such as `("int64", (None,))`, and keeps their dtype; ToFloat after it
+    makes floats, as `binary_cross_entropy_with_logits` takes. A label that is not in [0, num_classes) is a bad sample.
+    A missing or masked value has no labels.
+
+    Args:
+        num_classes: the number of classes, at least 1.
+
+    Raises:
+        ConfigError: if `num_classes` isn't an integer of at least 1. The loader raises it for other fields.
+    """
+
+    num_classes: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_classes", at_least_one(self.num_classes, "num_classes"))
+
+    def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
+        return (ArrayMultiHot(self.num_classes),)
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the result."""
+        return (self.num_classes,)
+
+
 ArrayCut: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow
 """A transform that keeps a part of an array, with one move."""
 
-ArrayTransform: TypeAlias = ArrayCut | RandomAxisFlip | RandomRotate90
+ArrayTransform: TypeAlias = ArrayCut | RandomAxisFlip | RandomRotate90 | MultiHot
 
 
 def _as_size(value: int | Sequence[int]) -> int | Size:

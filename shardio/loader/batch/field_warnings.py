@@ -25,6 +25,7 @@ from ...transforms import (
     ArrayRecipe,
     CenterCrop,
     CenterSpatialCrop,
+    MultiHot,
     PadImages,
     RandAugment,
     RandomAxisFlip,
@@ -56,7 +57,7 @@ _MOVING = (
 _CROPS = tuple(kind.__name__ for kind in (RandomResizedCrop, RandomCrop, RandomIoUCrop, RandomSpatialCrop))
 _MOVING_IMAGES = (*_MOVING, RandAugment, TrivialAugmentWide)
 _PLACES = ("box", "boxes", "bbox", "bboxes", "keypoints", "landmarks")
-_NOT_RANDOM = (CenterCrop, CenterSpatialCrop, PadImages, Resize)
+_NOT_RANDOM = (CenterCrop, CenterSpatialCrop, MultiHot, PadImages, Resize)
 _NO_DRAW = ("interpolation", "antialias", "offset", "fill")  # arguments that change no random parameter
 
 MASK_SAMPLES = 64

@@ -13,7 +13,7 @@ from ...containers.packed_values import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column
-from ...transforms import Collation, PadTo, RandomItem
+from ...transforms import Collation, MultiHot, PadTo, RandomItem
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, pad
@@ -257,7 +257,9 @@ def _check_vocabulary(
     for row, value in zip(there.tolist(), values, strict=True):
         if not _in_vocabulary(value, vocabulary):
             token = value[(value < 0) | (value >= vocabulary)].flat[0]
+            labels = any(isinstance(each, MultiHot) for each in rows.spec.arrays[name].recipe.transforms)
             told = f"token {token} is not in the vocabulary, which has {vocabulary} tokens"
+            told = f"label {token} is not in [0, {vocabulary}), as MultiHot takes" if labels else told
             raise BadSample(f"{place_of(rows, name, row)}: {told}")
 
 

@@ -30,6 +30,7 @@ from ...transforms import (
     ArrayRecipe,
     Collation,
     Mixer,
+    MultiHot,
     PadImages,
     PadTo,
     RandomIoUCrop,
@@ -182,7 +183,8 @@ class ArraySpec:
             fill = padding(rule.value, as_delivered(np.empty(0, dtype), recipe).dtype)
             if rule.padded_length is not None and not by_sample:
                 row_shape = (rule.padded_length, *recipe.out_entry)
-        return cls(recipe, stored, on_device, in_place, row_shape, fill, encoder, kind.vocabulary)
+        below = next((each.num_classes for each in recipe.transforms if isinstance(each, MultiHot)), kind.vocabulary)
+        return cls(recipe, stored, on_device, in_place, row_shape, fill, encoder, below)
 
 
 @dataclass(frozen=True, slots=True)
