@@ -82,6 +82,7 @@ MIXERS = {
 }
 DRAW_NOTHING = {
     "FillMissing",
+    "MultiHot",
     "Normalize",
     "PadTo",
     "Ragged",
