@@ -153,16 +153,22 @@ class Placement:
         return *self.turns, *self.steps
 
     @property
+    def unpadded_steps(self) -> tuple[PlaceStep, ...]:
+        """The same without padding to a given size."""
+        return self.all_steps[: -1 if self.padded else None]
+
+    @property
     def delivered_sizes(self) -> Sizes:
         """Heights and widths of the delivered images, without padding to a given size, int32 [n, 2]."""
         sizes = self.sizes
-        for step in self.all_steps[: -1 if self.padded else None]:
+        for step in self.unpadded_steps:
             sizes = sizes_after(step, sizes)
         return sizes
 
-    def boxes(self, boxes: Boxes, owners: Owners, *, clamp: bool = True) -> Boxes:
+    def boxes(self, boxes: Boxes, owners: Owners, *, clamp: bool = True, padded: bool = True) -> Boxes:
         """Return boxes on the stored images as they lie on the delivered ones; where there is no image they stay."""
-        moved = move_boxes(boxes, owners, self.sizes, self.all_steps, clamp=clamp)
+        steps = self.all_steps if padded else self.unpadded_steps
+        moved = move_boxes(boxes, owners, self.sizes, steps, clamp=clamp)
         return np.where(self.there[owners, None], moved, boxes)
 
     def points(
@@ -181,7 +187,9 @@ def kept(group: InstanceGroup, boxes: Boxes, placement: Placement, owners: Owner
     """Return a group's boxes on the delivered images, and which of them are delivered, bool [N]."""
     moved = placement.boxes(boxes, owners)
     stays = np.ones(len(boxes), np.bool_)
+    # PadImages may put an image into the middle: the rules are on the image within, at (0, 0).
+    within = placement.boxes(boxes, owners, padded=False) if group.rules and placement.padded else moved
     for rule in group.rules:
-        unclamped = placement.boxes(boxes, owners, clamp=False) if rule.min_visibility else moved
-        stays &= rule.keeps(moved, unclamped, placement.delivered_sizes[owners]) | ~placement.there[owners]
+        unclamped = placement.boxes(boxes, owners, clamp=False, padded=False) if rule.min_visibility else within
+        stays &= rule.keeps(within, unclamped, placement.delivered_sizes[owners]) | ~placement.there[owners]
     return moved, stays
