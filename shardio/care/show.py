@@ -292,7 +292,7 @@ def _by_sample(batch: Batch, context: Context) -> Batch:
         names = [name for name in group.names if name in batch]
         columns = (*names, *map(offsets_name, names), *map(length_name, names))
         own = {name: found.pop(name) for name in columns if name in batch}
-        found |= by_sample({n: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for n, v in own.items()}, names)
+        found |= by_sample(own, names)
     for name in context.names.stored:
         for column in geometry_names(name):
             found.pop(column, None)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import ConfigError
@@ -21,7 +22,7 @@ def to_torchvision(
     and `labels`, int64 [n], and `image_id`, the sample's index.
 
     Args:
-        batch: a Loader's batch, with boxes as Ragged, PadTo or neither delivers them.
+        batch: a Loader's batch, of tensors or NumPy arrays, with boxes as Ragged, PadTo or neither delivers them.
         instances: the fields per instance; those that the batch lacks are left out. A dict {name in the targets: field}
             renames them.
 
@@ -36,7 +37,7 @@ def to_torchvision(
     names = {name: field for name, field in names.items() if field in batch}
     if not names:
         raise ConfigError("to_torchvision: the batch has none of the fields {}", ", ".join(map(repr, instances)))
-    targets: list[dict[str, torch.Tensor]] = [{"image_id": index} for index in batch["index"]]
+    targets: list[dict[str, torch.Tensor]] = [{"image_id": index} for index in _tensor(batch["index"])]
     by_field = by_sample(batch, names.values())
     for name, field in names.items():
         for target, values in zip(targets, by_field[field], strict=True):
@@ -53,14 +54,18 @@ def by_sample(batch: Mapping[str, Any], group: Iterable[str]) -> dict[str, Seque
 
 def _values(batch: Mapping[str, Any], field: str, counted: str) -> Sequence[torch.Tensor]:
     """Return a field's values of each sample; `counted` is the field whose column counts them."""
-    values: Sequence[torch.Tensor] | torch.Tensor = batch[field]
+    values = _tensor(batch[field])
     if not isinstance(values, torch.Tensor):
-        return values
+        return [_tensor(value) for value in values]
     if values.is_nested:
         return torch.unbind(values)
     if (offsets := batch.get(offsets_name(counted))) is not None:
-        return torch.split(values, offsets.diff().tolist())
+        return torch.split(values, _tensor(offsets).diff().tolist())
     if (lengths := batch.get(length_name(counted))) is not None:
         return [row[:length] for row, length in zip(values, lengths.tolist(), strict=True)]
     told = f"to_torchvision: no column {field}_offsets or {field}_length counts {field!r}"
     raise ConfigError(f"{told}: instances= must also have the field of its group that one counts, such as 'boxes'")
+
+
+def _tensor(values: Any) -> Any:
+    return torch.from_numpy(values) if isinstance(values, np.ndarray) else values

@@ -89,6 +89,16 @@ def test_targets_need_the_field_that_is_counted() -> None:
             shardio.to_torchvision(batch, instances=["labels"])
 
 
+@pytest.mark.parametrize("rule", [[Ragged()], [PadTo(6)], []], ids=repr)
+def test_targets_of_numpy_batches_are_tensors(rule: list[Any]) -> None:
+    """Batches of NumPy arrays give the targets that batches of tensors do, without their padding."""
+    transforms: Any = {"image": TRAIN, "boxes": rule}
+    one, other = (next(iter(Loader(dataset(8), 8, transforms=transforms, to=to))) for to in ("torch", "numpy"))
+    for target, expected in zip(by_image(other), by_image(one), strict=True):
+        assert target.keys() == expected.keys()
+        assert all(torch.equal(target[name], expected[name]) for name in expected)
+
+
 def test_kept_does_not_take_the_name_of_a_field() -> None:
     """A column that a rule adds never hides a field."""
     data = shardio.from_samples([sample(1) | {"boxes_kept": 1}], FIELDS | {"boxes_kept": "int64"})
