@@ -1,7 +1,6 @@
 """Boxes, points and what is per instance follow their image through a Loader."""
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -166,10 +165,17 @@ def test_boxes_of_any_shape_are_data() -> None:
         (["boxes"], {}, "'boxes' lies on 'image', which fields= must deliver"),
         (None, {"boxes": [shardio.ToFloat()]}, "boxes follow 'image' and take only"),
         (None, {"boxes": [Ragged()], "labels": [PadTo(3)]}, "fields per instance take one rule"),
+        (
+            {"image": "image", "labels": "labels", "again": "labels"},
+            {},
+            "'again' is per 'boxes' on 'image', which fields= must deliver under as many names",
+        ),
+        (None, {"labels": [shardio.RandomWindow(1)]}, "RandomWindow would part it from 'boxes'"),
+        (None, {"labels": [PadTo(6, side="left")]}, "instances are padded at the right, got PadTo"),
         (None, {"image": [shardio.RandomIoUCrop()]}, r"put SanitizeBoundingBoxes\(\) behind it"),
     ],
 )
-def test_what_does_not_fit_is_refused(fields: Sequence[str] | None, transforms: Any, message: str) -> None:
+def test_what_does_not_fit_is_refused(fields: Any, transforms: Any, message: str) -> None:
     with pytest.raises(shardio.ConfigError, match=message):
         Loader(dataset(4), 2, fields=fields, transforms=transforms)
 

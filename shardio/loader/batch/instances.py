@@ -59,9 +59,10 @@ def instance_groups(
             own = [name for name in members if names.draws[name] == number]
             own.sort(key=lambda name: names.stored[name] != root)  # the name whose column counts comes first
             lying = [name for name in own if stored[names.stored[name]].on]
-            if number not in images and lying:
+            if number not in images and (lying or images):
+                follows = f"lies on {kind.on!r}" if lying else f"is per {root!r} on {kind.on!r}"
                 raise ConfigError(
-                    f"{lying[0]!r} lies on {kind.on!r}, which fields= must deliver under as many names: "
+                    f"{(lying or own)[0]!r} {follows}, which fields= must deliver under as many names: "
                     f"{{'image': {kind.on!r}, 'boxes': {root!r}}}"
                 )
             if number in images:

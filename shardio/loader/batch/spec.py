@@ -510,7 +510,11 @@ def _for_instances(
     for group in groups:
         given = {name: [each for each in left.get(name, ()) if isinstance(each, Collation)] for name in group.names}
         shared = next(filter(None, given.values()), [])
+        if any(isinstance(rule, PadTo) and rule.side == "left" for rule in shared):
+            raise ConfigError(f"transforms for {group.root!r}: instances are padded at the right, got {shared[-1]!r}")
         for name, own in given.items():
+            if any(isinstance(each, RandomWindow) for each in left.get(name, ())):
+                raise ConfigError(f"transforms for {name!r}: RandomWindow would part it from {group.root!r}")
             left[name] = [*left.get(name, ()), *([] if own else shared)]
             if own and _shape_of(own[-1]) != _shape_of(shared[-1]):
                 raise ConfigError(f"transforms for {name!r}: fields per instance take one rule, here {shared[-1]!r}")
