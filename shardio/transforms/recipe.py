@@ -20,6 +20,7 @@ from . import (
     RandomRotation,
     RandomShortestSize,
     RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
     ScaleJitter,
     SizeChangingTransform,
@@ -103,7 +104,10 @@ class Recipe:
                         raise ConfigError(
                             f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
+                    if isinstance(transform, RandomZoomOut):
+                        _check_pixel("RandomZoomOut's fill", transform.fill, position, channels)
                     if isinstance(transform, PadImages):
+                        _check_pixel("PadImages' value", transform.value, position, channels)
                         padding = transform = replace(transform, size=transform.size or size)
                         if padding.size is None:
                             continue
@@ -228,10 +232,7 @@ def _check_moves(transform: object, position: int) -> None:
 
 def _check_erasing(erasing: RandomErasing, position: int, channels: int, largest: int | None) -> None:
     """Raise ConfigError unless the value suits the channels and, with `largest`, is whole and at most this."""
-    if np.size(erasing.value) not in (1, channels):
-        raise ConfigError(
-            f"transform {position}: RandomErasing's value must have 1 or {channels} numbers, got {erasing.value}"
-        )
+    _check_pixel("RandomErasing's value", erasing.value, position, channels)
     values = np.atleast_1d(erasing.value).tolist()
     if largest is not None and any(number not in range(largest + 1) for number in values):
         where = " before ToFloat and Normalize" if largest == _LARGEST_BYTE else " for a mask"
@@ -239,6 +240,12 @@ def _check_erasing(erasing: RandomErasing, position: int, channels: int, largest
             f"transform {position}: RandomErasing's value must be integers from 0 to {largest}{where}, "
             f"got {erasing.value}"
         )
+
+
+def _check_pixel(what: str, value: float | Sequence[float], position: int, channels: int) -> None:
+    """Raise ConfigError unless there is one number per channel, or one for all."""
+    if np.size(value) not in (1, channels):
+        raise ConfigError(f"transform {position}: {what} must have 1 or {channels} numbers, got {value}")
 
 
 def _check_scale(normalize: Normalize, position: int) -> None:
