@@ -20,7 +20,8 @@ from ..errors import SourceError
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _VALID = ("valid_min", "valid_max", "valid_range")
-_MEANING = ("units", "calendar", "vocabulary")  # the last is not netCDF's: the number of tokens that a tokenizer knows
+_MEANING = ("units", "calendar", "vocabulary", "flip_pairs")
+# The last two are not netCDF's: the number of tokens that a tokenizer knows, and the points that a flip exchanges.
 ATTRIBUTES = ("units", "calendar", *_PACKING, *_VALID)
 """The attributes that say what numbers mean."""
 

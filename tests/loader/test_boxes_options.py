@@ -1,5 +1,6 @@
 """Options of Loaders with boxes: what is cut, missing or masked, what warns, and the forms of batches."""
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -248,3 +249,13 @@ def test_a_torch_dataset_delivers_what_a_loader_does() -> None:
             assert {*one} == {*batch}
             for name in ("image", "boxes", "labels", "points", "image_geometry"):
                 assert torch.equal(torch.as_tensor(one[name]), batch[name][row])
+
+
+def test_datasets_of_other_pairs_of_points_are_not_joined() -> None:
+    """A flip exchanges the same points in all sources of a mixture, so these must state the same pairs."""
+    other = dataclasses.replace(FIELDS["points"], attributes={"flip_pairs": [[1, 2]]})
+    sources = {"a": dataset(2), "b": shardio.from_samples([sample(1)], FIELDS | {"points": other})}
+    with pytest.raises(
+        shardio.ConfigError, match=r"'points', flip_pairs is \[\[0, 1\]\] in source 'a', and \[\[1, 2\]\] in"
+    ):
+        shardio.concat(sources)
