@@ -24,6 +24,8 @@ from ._text_tables import Column
 from .filelist import ImageFiles, file_sizes
 
 _NOTHING = msgspec.Raw()
+_TAKEN = {"id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation", "keypoints", "num_keypoints"}
+"""The keys of annotations that fields hold; `num_keypoints` counts those of the others."""
 
 
 class _Image(msgspec.Struct):
@@ -99,9 +101,8 @@ def coco(
         raise SourceError(f"{place} lists no images")
     paths = StringArray(_inside(image.file_name, place) for image in file.images)
     columns = {"image_id": _integers([image.id for image in file.images])}
-    sizes = {"height": [image.height for image in file.images], "width": [image.width for image in file.images]}
-    sized = not any(None in values for values in sizes.values())
-    columns |= {name: _integers(values) for name, values in sizes.items() if sized}
+    columns["height"] = _integers([image.height for image in file.images])
+    columns["width"] = _integers([image.width for image in file.images])
     grouped, remarks, stated = _by_image(file.annotations, numbers, place)
     texts = StringArray(f"[{','.join(grouped.pop(number, ()))}]" for number in range(len(numbers)))
     names = next((category.keypoints for category in categories if category.keypoints), [])
@@ -116,7 +117,7 @@ def coco(
     columns["annotations"] = Column(Field("json"), texts)
     source = Coco(root, {"image": paths}, columns, about, file_sizes(root, paths), remarks)
     members, defaults = _members(stated, points, names), {"iscrowd": 0, "keypoints": [0] * 3 * points}
-    known: dict[str, Any] = {"members": members, "labels": ids, "defaults": defaults, "hidden": tuple(sizes)}
+    known: dict[str, Any] = {"members": members, "labels": ids, "defaults": defaults, "hidden": ("height", "width")}
     return with_instances(source, "annotations", "xywh", annotations, **known)
 
 
@@ -158,12 +159,13 @@ def _by_image(
     annotations: Sequence[msgspec.Raw], numbers: Mapping[int, int], place: str
 ) -> tuple[dict[int, list[str]], tuple[str, ...], dict[str, int]]:
     """Return annotations as JSON by the number of their image, remarks, and the number of values of keys that occur."""
-    decoder = msgspec.json.Decoder(_Annotation)
+    decoder, keys = msgspec.json.Decoder(_Annotation), msgspec.json.Decoder(dict[str, msgspec.Raw])
     grouped, stated = defaultdict[int, list[str]](list), dict[str, int]()
-    ids, strays = Counter[int](), list[_Annotation]()
+    ids, strays, others = Counter[int](), list[_Annotation](), set[str]()
     for raw in annotations:
         try:
             one = decoder.decode(raw)
+            others |= keys.decode(raw).keys() - _TAKEN
         except msgspec.MsgspecError as error:
             raise SourceError(f"{place}: the annotation {bytes(raw)[:80].decode(errors='replace')}: {error}") from error
         ids[one.id] += 1
@@ -176,7 +178,7 @@ def _by_image(
                 stated[key] = 1
         if one.keypoints:
             stated.setdefault("keypoints", len(one.keypoints) // 3)
-    remarks = []
+    remarks = [f"left out {', '.join(map(repr, sorted(others)))} of annotations"] if others else []
     if strays:
         first = f"the first is annotation {strays[0].id} of image {strays[0].image_id}"
         remarks.append(f"left out {counted(len(strays), 'annotation')} of images that are not listed, {first}")
@@ -203,5 +205,6 @@ def _inside(name: str, place: str) -> str:
     return name
 
 
-def _integers(values: Sequence[Any]) -> Column:
-    return Column(Field("scalar", dtype="int64"), np.array(values, np.int64))
+def _integers(values: Sequence[int | None]) -> Column:
+    missing = np.array([value is None for value in values])
+    return Column(Field("scalar", dtype="int64"), np.array([value or 0 for value in values], np.int64), missing=missing)
