@@ -18,8 +18,9 @@ SIZE, AXES, TAG = "pairs: size", "pairs: turn", "pairs: tag"
 
 OUTSIDE, ACROSS, EMPTY = "boxes: outside", "boxes: across an edge", "boxes: empty"
 """Boxes that don't lie on their image, reach beyond it, or have no area."""
+AWAY = "points: beyond an edge"
 TURNED = "annotations turned"
-"""Images whose annotations are turned from upright to stored pixels."""
+"""Points that don't lie on their image; images whose annotations are turned from upright to stored pixels."""
 _ROUNDING = 0.05  # pixels by which coordinates of few digits may leave the image
 
 _WORDS = {
@@ -48,14 +49,18 @@ def check_instances(sample: Encoded, fields: Mapping[str, Field]) -> None:
                 raise BadSample(f"field {name!r}: number {row} is {told}: {rows[row].tolist()}")
 
 
-def _count_boxes(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
+def _count_places(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
     for name, field in fields.items():
-        if field.role != "boxes" or field.on is None:
+        if field.on is None:
             continue
         if (size := sample.image_shapes.get(field.on, fields[field.on].image_size)) is None:
             continue
-        boxes, ends = field.entries(sample.stored[name]), np.array(size[::-1])
-        low, high = boxes[:, :2], boxes[:, 2:]
+        places, ends = field.entries(sample.stored[name]), np.array(size[::-1])
+        if field.role == "points":
+            away = ((places[..., :2] < -_ROUNDING) | (places[..., :2] > ends + _ROUNDING)).any(axis=2)
+            counts[AWAY] += int((away & (places[..., 2:] > 0).all(axis=2)).sum())  # but unlabelled ones
+            continue
+        low, high = places[:, :2], places[:, 2:]
         empty = (high <= low).any(axis=1)
         outside = ((high <= 0) | (low >= ends)).any(axis=1) & ~empty
         across = ((low < -_ROUNDING) | (high > ends + _ROUNDING)).any(axis=1) & ~empty & ~outside
@@ -65,8 +70,8 @@ def _count_boxes(sample: Encoded, fields: Mapping[str, Field], counts: Counter[s
 
 
 def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
-    """Count a sample's images that a tag rotates, those of 16 bits, and masks and boxes that don't fit their image."""
-    _count_boxes(sample, fields, counts)
+    """Count a sample's images that a tag rotates, those of 16 bits, and what lies on an image and doesn't fit it."""
+    _count_places(sample, fields, counts)
     sizes = sample.image_shapes
     tags = {name: orientation(sample.stored[name]) for name in sizes}
     if rotated := sum(tag != 1 for tag in tags.values()):
@@ -90,7 +95,7 @@ def pair_remarks(counts: Mapping[str, int]) -> list[str]:
 
 
 def box_notes(counts: Mapping[str, int]) -> list[str]:
-    """Return notes on boxes that don't fit their images, and on annotations that are turned to stored pixels."""
+    """Return notes on what doesn't fit its image, and on annotations that are turned to stored pixels."""
     notes: list[str] = []
     kinds = {ACROSS: "beyond an edge of their image", OUTSIDE: "wholly outside of it", EMPTY: "without area"}
     if found := [f"{counts[kind]} {words}" for kind, words in kinds.items() if counts.get(kind)]:
@@ -99,6 +104,8 @@ def box_notes(counts: Mapping[str, int]) -> list[str]:
             "a Loader delivers nothing"
         )
         notes.append(Message(told, ", ".join(found)))
+    if away := counts.get(AWAY):
+        notes.append(Message("{} beyond an edge of their image: stored as they are", counted(away, "point")))
     if turned := counts.get(TURNED):
         told = (
             "an EXIF tag rotates or flips {} whose upright pixels are annotated: boxes and points are turned to the "

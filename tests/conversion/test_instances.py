@@ -243,7 +243,7 @@ class Given:
         return np.array([1000])
 
     def __getitem__(self, index: int) -> Any:
-        points = self.points.reshape(-1, 1, 2)
+        points = self.points.reshape(-1, 1, self.points.shape[-1])
         return {"image": jpeg(20, 40), "boxes": self.boxes, "scores": self.scores, "points": points}
 
 
@@ -269,3 +269,14 @@ def test_boxes_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     with pytest.warns(SourceWarning, match="1 beyond an edge of their image, 1 wholly outside of it, 1 without area"):
         shardio.convert(Given(boxes), tmp_path / "out")
     assert (shardio.open(tmp_path / "out")[0]["boxes"] == np.array(boxes, np.float32)).all()
+
+
+def test_points_that_do_not_fit_are_counted(tmp_path: Path) -> None:
+    """Points beyond an edge are stored unchanged, and a warning counts them; unlabelled ones are no such points."""
+    points = [[50, 2], [3, -1], [40, 20]]
+    with pytest.warns(SourceWarning, match="2 points beyond an edge of their image: stored as they are"):
+        shardio.convert(Given([], points=points), tmp_path / "out")
+    assert shardio.open(tmp_path / "out")[0]["points"].reshape(-1, 2).tolist() == points
+    labelled = Given([], points=[[0, 0, 0], [-1, -1, 0], [5, 5, 2]])
+    labelled.fields = Given.fields | {"points": Field("array", "float32", (None, 1, 3), role="points", on="image")}
+    assert shardio.convert(labelled, tmp_path / "labelled").notes == ()
