@@ -150,12 +150,16 @@ def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[
     return {"classes" if field == main else f"classes.{field}": names for field, names in named.items()}
 
 
-def names_within(feature: Any) -> list[str]:
-    """Return the class names that a feature notes, of itself or within lists and structs; [] if it notes none."""
-    if isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
-        return [str(name) for name in feature["names"]]
-    parts = feature.values() if isinstance(feature, Mapping) else feature if isinstance(feature, list) else ()
-    return next(filter(None, map(names_within, parts)), [])
+def names_within(feature: Any, key: str = "") -> dict[str, list[str]]:
+    """Return the class names that a feature notes, of itself, `key`, or of the keys of structs within."""
+    if isinstance(feature, list):
+        return names_within(feature[0], key) if feature else {}
+    if not isinstance(feature, Mapping):
+        return {}
+    if isinstance(feature.get("names"), list):
+        return {key: [str(name) for name in feature["names"]]}
+    parts = (names_within(part, key if own == "feature" else own) for own, part in feature.items())
+    return {own: names for part in parts for own, names in part.items()}
 
 
 @final

@@ -117,6 +117,8 @@ def filelist(
     if alone:
         name = "image" if files["file"].kind == "image" else only
         files, paths = {name: files["file"]}, {name: paths["file"]}
+    if boxes is not None and classes == "auto":
+        raise ConfigError("with {boxes}, {classes} must be the names of labels, got {!r}", classes)
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
     if classes is not None and boxes is None:

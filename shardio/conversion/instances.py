@@ -55,7 +55,7 @@ class InstanceSource(WrappedSource):
         members: by field to make, the key of its values and the field; the key is "" where values are boxes and no
             objects. None finds numbers, boxes and labels in some samples.
         labels: the labels in the order of their numbers; None takes labels as they are, if they are integers.
-        classes: their names, for the metadata.
+        classes: their names, for the metadata; or the names of classes by key.
         defaults: by field, the value of an instance that states none.
         hidden: the fields that are left out, beside `stated`.
 
@@ -74,7 +74,7 @@ class InstanceSource(WrappedSource):
         *,
         members: InstanceMembers | None = None,
         labels: Sequence[Any] | None = None,
-        classes: Sequence[str] = (),
+        classes: Sequence[str] | Mapping[str, Sequence[str]] = (),
         defaults: Mapping[str, Any] | None = None,
         hidden: Collection[str] = (),
     ) -> None:
@@ -96,10 +96,12 @@ class InstanceSource(WrappedSource):
             if "" not in found:  # objects hold all that there is of an instance
                 self._beside, found = [], {key: values for key, values in found.items() if key not in self._beside}
             members, left_out, texts = _find_members(found, stated, self._image)
+            if isinstance(classes, Mapping):
+                classes = classes.get(members["labels"][0] if "labels" in members else "", ())
             if texts and not classes:
                 told = "labels in {!r} are strings, such as {!r}: {classes} names all of them"
                 raise ConfigError(told, stated, texts)
-            labels = classes if texts else None
+            labels = (classes if texts else range(len(classes))) if classes else None
             self.remarks = (*source.remarks, *(f"left out {key!r} of {stated!r}: no numbers" for key in left_out))
         self._members, self._defaults = dict(members), dict(defaults or {})
         self._labels = None if labels is None else {label: number for number, label in enumerate(labels)}
@@ -179,7 +181,9 @@ class InstanceSource(WrappedSource):
         if None in found:
             raise BadSample(f"instance {found.index(None)} has no {key or 'box'!r}")
         if name == "labels" and self._labels is not None:
-            if other := [label for label in found if not isinstance(label, str | int) or label not in self._labels]:
+            if other := [
+                label for label in found if not isinstance(label, str | int | float) or label not in self._labels
+            ]:
                 known = ", ".join(map(str, [*self._labels][:20]))
                 raise BadSample(f"label {other[0]!r} is none of {len(self._labels)}: {known}")
             found = [self._labels[label] for label in found]

@@ -61,13 +61,14 @@ def saved(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
             "objects": datasets.Sequence(
                 {
                     "bbox": datasets.Sequence(number, length=4),
+                    "pose": datasets.ClassLabel(names=["left", "right", "front"]),
                     "category": datasets.ClassLabel(names=["cat", "dog"]),
                     **{name: datasets.Value(kind) for name, kind in numbers.items()},
                 }
             ),
         }
     )
-    data = {"image": photos, "objects": [row["objects"] for row in rows]}
+    data = {"image": photos, "objects": [{"pose": [0] * len(row["objects"]["id"]), **row["objects"]} for row in rows]}
     datasets.Dataset.from_dict(data, features=features).save_to_disk(folder)
     return folder
 
@@ -142,8 +143,18 @@ def test_labels_that_are_strings_need_names(tmp_path: Path) -> None:
     assert data.metadata["classes"] == ["cat", "dog"]
     with pytest.raises(ConfigError, match="labels in 'objects' are strings, such as 'dog': classes names all"):
         converted(place, "filelist")
+    with pytest.raises(ConfigError, match="with boxes, classes must be the names of labels, got 'auto'"):
+        converted(place, "filelist", classes="auto")
     with pytest.raises(BadSample, match="label 'dog' is none of 1: cat"):
         converted(place, "filelist", classes="cat")
+
+
+def test_numbers_of_labels_are_below_the_number_of_names(tmp_path: Path) -> None:
+    """With names of classes, an integer that has none is a bad sample, as a string is that is none."""
+    place = listed(tmp_path / "in", [{"objects": [{"bbox": BOXES[0], "label": label}]} for label in (1, 2)])
+    with pytest.raises(BadSample, match="label 2 is none of 2: 0, 1"):
+        converted(place, "filelist", classes="cat,dog")
+    assert converted(place, "filelist", classes="cat,dog,cow")[1]["labels"].tolist() == [2]
 
 
 def test_what_is_no_number_is_left_out_with_a_remark(tmp_path: Path) -> None:
