@@ -235,6 +235,9 @@ def test_sanitize_is_for_boxes() -> None:
         Loader(data, 2, fields=names, transforms={"a": crop, "b": [*crop, SANITIZE]})
     with pytest.raises(shardio.ConfigError, match="'labels': SanitizeBoundingBoxes goes into the list of the boxes or"):
         Loader(data, 2, transforms={"labels": [SANITIZE]})
+    plain = shardio.from_samples([{"image": jpeg(20, 30), "boxes": np.zeros((1, 4))}])
+    with pytest.raises(shardio.ConfigError, match="SanitizeBoundingBoxes needs role='boxes', got image"):
+        Loader(plain, 1, transforms={"image": [SANITIZE]})
     with pytest.raises(shardio.ConfigError, match="a TorchDataset delivers samples: give PadImages a size"):
         shardio.TorchDataset(data, transforms={"image": [shardio.PadImages()]})
 

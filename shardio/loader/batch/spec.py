@@ -22,7 +22,7 @@ from ...engines.masks import MaskEngine
 from ...engines.output_format import OutputFormat
 from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
-from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
+from ...format.fields import CHECKSUM, Field, describe_fields, length_column, presence, present_column, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...system.rules import check_switches
@@ -412,6 +412,8 @@ def batch_spec(
     transforms = transforms_by_field(dataset, fields, names, options.transforms)
     groups = instance_groups(dataset.fields, names, transforms)
     sanitizes = any(isinstance(each, SanitizeBoundingBoxes) for listed in transforms.values() for each in listed)
+    if sanitizes and not any(field.role == "boxes" for field in dataset.fields.values()):
+        raise ConfigError(f"SanitizeBoundingBoxes needs role='boxes', got {describe_fields(dataset.fields)}")
     left = {group.image for group in groups if not group.rules and dataset.fields[group.root].role == "boxes"}
     kept = {group.kept: group.names[0] for group in groups if group.kept}
     names = replace(names, beside=kept)
