@@ -216,7 +216,7 @@ class InstanceSource(WrappedSource):
         """
         upright = stored if tag[0] == 1 else upright_sizes(stored, tag).copy()
         said = [sample.get("height"), sample.get("width")]
-        known = None not in said
+        known = not any(map(is_missing, said))
         choices = {"upright": [upright], "stored": [stored], None: [upright, stored]}[self._annotations]
         fitting = [size for size in choices if not known or size[0].tolist() == said]
         if not fitting:

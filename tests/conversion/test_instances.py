@@ -213,6 +213,14 @@ def test_fields_of_sizes_tell_what_is_annotated(tmp_path: Path) -> None:
     assert converted(place, "filelist", boxes="boxes")[0]["boxes"].tolist() == [[3, 8, 8, 18]]
 
 
+def test_sizes_may_be_missing(tmp_path: Path) -> None:
+    """A row of a table without height and width is like one of a table that has no such columns."""
+    rows = [{"objects": OBJECTS, "height": height, "width": width} for height, width in ((20, 40), (None, None))]
+    place, own = table(tmp_path / "in", rows), {"boxes": "objects", "box_format": "xywh"}
+    shardio.convert(place, tmp_path / "out", converter="parquet", converter_options=own, optional="height,width")
+    assert shardio.open(tmp_path / "out")[1]["boxes"].tolist() == CORNERS
+
+
 @pytest.mark.parametrize(
     ("own", "told"),
     [
