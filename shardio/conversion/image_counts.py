@@ -1,4 +1,4 @@
-"""What lies on images, checked and counted: masks, boxes, points; and counts of images that a tag rotates."""
+"""Checks and counts of masks, boxes and points on images, and counts of images that a tag rotates."""
 
 import math
 from collections import Counter

@@ -356,6 +356,6 @@ class PadImages:
 
     def canvas(self, sizes: Sizes) -> tuple[int, int]:
         """Return the (height, width) of a batch of images of these sizes, int32 [n, 2], in pixels."""
-        greatest = sizes.max(axis=0, initial=1).tolist() if self.size is None else self.size
-        height, width = (-(-side // self.multiple_of) * self.multiple_of for side in greatest)  # type: ignore[union-attr]
+        greatest = sizes.max(axis=0, initial=1).tolist() if self.size is None else as_pair(self.size, "size")
+        height, width = (-(-side // self.multiple_of) * self.multiple_of for side in greatest)
         return height, width
