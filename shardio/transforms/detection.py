@@ -6,7 +6,7 @@ Sources: Liu et al. 2016, "SSD: Single Shot MultiBox Detector" (RandomIoUCrop, R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, TypeAlias, get_args
@@ -85,7 +85,7 @@ class RandomShortestSize:
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        lengths = (self.min_size,) if isinstance(self.min_size, int) else tuple(self.min_size)
+        lengths = tuple(self.min_size) if isinstance(self.min_size, Iterable) else (self.min_size,)
         if not lengths:
             raise ConfigError("min_size must have at least one length")
         object.__setattr__(self, "min_size", tuple(at_least_one(length, "min_size") for length in lengths))
@@ -142,7 +142,7 @@ class RandomZoomOut:
 
 def as_fill(value: int | Sequence[int], name: str) -> tuple[int, ...]:
     """Return the bytes of a filled pixel, one per channel or one for all; ConfigError for anything else."""
-    numbers = (value,) if isinstance(value, int) else tuple(value)
+    numbers = tuple(value) if isinstance(value, Iterable) else (value,)
     if not numbers or any(not isinstance(number, int) or not 0 <= number <= 255 for number in numbers):
         raise ConfigError(f"{name} must be integers from 0 to 255, one per channel or one for all, got {value!r}")
     return numbers
