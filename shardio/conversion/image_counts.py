@@ -19,8 +19,9 @@ SIZE, AXES, TAG = "pairs: size", "pairs: turn", "pairs: tag"
 OUTSIDE, ACROSS, EMPTY = "boxes: outside", "boxes: across an edge", "boxes: empty"
 """Boxes that don't lie on their image, reach beyond it, or have no area."""
 AWAY = "points: beyond an edge"
-TURNED = "annotations turned"
-"""Points that don't lie on their image; images whose annotations are turned from upright to stored pixels."""
+TURNED, OTHERS = "annotations turned", "other keys"
+"""Points that don't lie on their image; images whose annotations are turned from upright to stored pixels, or whose
+instances state more than those of the samples that told what instances have."""
 _ROUNDING = 0.05  # pixels by which coordinates of few digits may leave the image
 
 _WORDS = {
@@ -106,6 +107,9 @@ def box_notes(counts: Mapping[str, int]) -> list[str]:
         notes.append(Message(told, ", ".join(found)))
     if away := counts.get(AWAY):
         notes.append(Message("{} beyond an edge of their image: stored as they are", counted(away, "point")))
+    if others := counts.get(OTHERS):
+        told = "the instances of {} have keys that those of the first samples looked at lack: these are left out"
+        notes.append(Message(told, counted(others, "image")))
     if turned := counts.get(TURNED):
         told = (
             "an EXIF tag rotates or flips {} whose upright pixels are annotated: boxes and points are turned to the "

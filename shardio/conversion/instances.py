@@ -22,7 +22,7 @@ from ..system import strict_json
 from ..system.types import Sample
 from ..transforms.coordinates import PlaceStep, move_boxes, move_points
 from ..transforms.steps import Sizes
-from .image_counts import TURNED
+from .image_counts import OTHERS, TURNED
 from .shard_tasks import throughout
 from .source import AnnotatedPixels, BoxFormat, InstanceMembers, Source, Tally, WrappedSource
 
@@ -90,6 +90,7 @@ class InstanceSource(WrappedSource):
             raise ConfigError(told, stated, describe_fields(source.fields))
         (self._image,), self._stated, self._format, self._annotations = images, stated, box_format, annotations
         lists = (name for name, field in source.fields.items() if field.ragged or field.kind == "json")
+        found: Mapping[str, list[Any]] = {}
         self._beside = [] if members else [name for name in lists if name in _BESIDE and name != stated]
         if members is None:
             found = self._some_values()
@@ -104,6 +105,7 @@ class InstanceSource(WrappedSource):
             labels = (classes if texts else range(len(classes))) if classes else None
             self.remarks = (*source.remarks, *(f"left out {key!r} of {stated!r}: no numbers" for key in left_out))
         self._members, self._defaults = dict(members), dict(defaults or {})
+        self._known = frozenset(found)
         self._labels = None if labels is None else {label: number for number, label in enumerate(labels)}
         self._classes = tuple(classes)
         kept = {name: field for name, field in source.fields.items() if name not in (stated, *self._beside, *hidden)}
@@ -160,6 +162,8 @@ class InstanceSource(WrappedSource):
             return {**kept, **dict.fromkeys(self._members, reason)}
         try:
             columns = self._columns(sample)
+            if self._known and not columns.keys() <= self._known:
+                self.tally.counts[OTHERS] += 1
             values = {name: self._values(name, columns) for name in self._members}
             return {**kept, **(self._in_stored_pixels(values, sample, bytes(file)) if len(values["boxes"]) else values)}
         except BadSample as error:

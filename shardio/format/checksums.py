@@ -128,4 +128,5 @@ def _content(field: Field) -> dict[str, Any]:
     shape = {"array": field.shape, "pixels": field.row_shape}.get(field.kind)
     optional = {"optional": True} if field.optional else {}
     parts = {"role": field.role, "on": field.on, "per": field.per} if field.on or field.per else {}
+    parts |= {"flip_pairs": field.flip_pairs} if field.flip_pairs else {}  # which change what flips deliver
     return {"kind": field.kind, "dtype": field.dtype, "shape": shape, **optional, **parts}

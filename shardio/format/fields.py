@@ -76,7 +76,8 @@ class Field:
             with COCO's visibility. None for all other fields.
         optional: whether samples may lack the value: it is then None.
         attributes: what the source states about an array or a scalar, as JSON values, such as its `units`; None if it
-            states nothing. They describe values and change none, so they are no part of the digest.
+            states nothing. They describe values and change none, so they are no part of the digest, but for
+            `flip_pairs` of points.
         window: whether the first axis of the arrays is the rows of a window, which transforms leave in place and treat
             alike.
         on: the image field that boxes or points lie on; None for other fields.

@@ -290,6 +290,15 @@ def test_boxes_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     assert (shardio.open(tmp_path / "out")[0]["boxes"] == np.array(boxes, np.float32)).all()
 
 
+def test_keys_of_few_samples_are_told(tmp_path: Path) -> None:
+    """A key that no sample had that was looked at is left out, and the last note counts the images that have it."""
+    rows = [{"objects": [{"bbox": BOXES[0]} | ({"occluded": 1} if number == 100 else {})]} for number in range(200)]
+    options = {"boxes": "objects", "box_format": "xywh"}
+    with pytest.warns(SourceWarning, match="instances of 1 image have keys"):
+        shardio.convert(listed(tmp_path, rows), tmp_path / "out", converter="filelist", converter_options=options)
+    assert {*shardio.open(tmp_path / "out").fields} == {"key", "image", "boxes"}
+
+
 def test_points_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     """Points beyond an edge are stored unchanged, and a warning counts them; unlabelled ones are no such points."""
     points = [[50, 2], [3, -1], [40, 20]]
