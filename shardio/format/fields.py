@@ -145,6 +145,8 @@ class Field:
 
     def _check_geometry(self) -> None:
         lies = self.role in ("boxes", "points")
+        if other := [name for name in (self.on, self.per) if not isinstance(name, str | None)]:
+            raise ConfigError(f"on= and per= take the name of a field, got {other[0]!r:.200}")
         if lies != (self.on is not None):
             rule = "names the image that it lies on" if lies else "is for role='boxes' and role='points'"
             raise ConfigError(f"on= {rule}, got on={self.on!r} with role={self.role!r}")
@@ -158,7 +160,7 @@ class Field:
             raise ConfigError(f"per= is for arrays whose first axis has any length, got {describe(self)}")
         if self.flip_pairs is None:
             return
-        pairs, count = self.flip_pairs, (self.shape or (0, 0))[1] or 0
+        pairs, count = self.flip_pairs, self.entry_shape[0] if self.role == "points" else 0
         named = [n for pair in pairs for n in pair] if isinstance(pairs, list) and all(map(_is_pair, pairs)) else [-1]
         if self.role != "points" or len({*named}) < len(named) or any(not 0 <= n < count for n in named):
             raise ConfigError(f"flip_pairs are pairs of different numbers of points below {count}, got {pairs!r:.200}")
@@ -498,8 +500,8 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
     for name, value in fields.items():
         if value.on is not None and not (value.on in fields and _bears(fields[value.on])):
             raise ConfigError(f"field {name!r} lies on {value.on!r}, which must be an image among the fields")
-        if value.per is not None and not (value.per in fields and fields[value.per].on is not None):
-            raise ConfigError(f"field {name!r} is per={value.per!r}, which must be boxes or points among the fields")
+        if value.per is not None and not (value.per in fields and fields[value.per].on and not fields[value.per].per):
+            raise ConfigError(f"field {name!r} is per={value.per!r}, which must be boxes, or points without per=")
         if value.optional and presence(name) in fields:
             raise ConfigError(
                 f"field {presence(name)!r} is what a batch calls the column that says where the optional field "

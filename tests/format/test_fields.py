@@ -298,6 +298,33 @@ class TestShortForms:
         with pytest.raises(ConfigError, match=reason):
             as_fields(fields)
 
+    @pytest.mark.parametrize(
+        ("name", "given", "reason"),
+        [
+            ("labels", {"per": "points"}, "per='points', which must be boxes, or points without per="),
+            ("points", {"per": "points"}, "per='points', which must be boxes, or points without per="),
+            ("labels", {"per": "image"}, "per='image', which must be boxes, or points without per="),
+            ("labels", {"per": ["boxes"]}, r"on= and per= take the name of a field, got \['boxes'\]"),
+            ("boxes", {"on": {}}, "on= and per= take the name of a field, got {}"),
+            ("boxes", {"on": "photo"}, "lies on 'photo', which must be an image among the fields"),
+            ("points", {"attributes": {"flip_pairs": [[0, 3]]}}, "pairs of different numbers of points below 3"),
+            ("labels", {"attributes": {"flip_pairs": [[0, 1]]}}, "pairs of different numbers of points below 0"),
+        ],
+    )
+    def test_what_is_per_nothing_or_on_nothing(self, name: str, given: dict[str, Any], reason: str) -> None:
+        """What is per box names the boxes themselves, which name an image; points alone have pairs."""
+        fields: dict[str, Any] = {
+            "image": {"kind": "image"},
+            "boxes": {"kind": "array", "dtype": "float32", "shape": [None, 4], "role": "boxes", "on": "image"},
+            "points": {"kind": "array", "dtype": "float32", "shape": [None, 3, 2], "role": "points", "on": "image"},
+            "labels": {"kind": "array", "dtype": "int64", "shape": [None], "per": "boxes"},
+        }
+        fields["points"]["per"] = "boxes"
+        as_fields(fields)
+        fields[name] |= given
+        with pytest.raises(ConfigError, match=f"^field '{name}'.*{reason}"):
+            as_fields(fields)
+
     def test_json_keeps_all_parts(self) -> None:
         """Fields survive as JSON in their order, with only the parts that say something."""
         fields = {
