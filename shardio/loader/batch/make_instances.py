@@ -94,6 +94,8 @@ def place_instances(
     for group in rows.spec.groups:
         reads = {name: stored[rows.spec.names.stored[name]] for name in group.names}
         root = instances[group.root]
+        if group.rules:
+            _checked(rows, group.root, root)
         for name, read in reads.items():
             if rows.spec.fields[name].on is not None:
                 _checked(rows, rows.spec.names.stored[name], read)
