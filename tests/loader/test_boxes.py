@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _builders import spoiled
+from _builders import jpeg, spoiled
 from _detection import FIELDS, TRAIN, by_image, corners, dataset, sample
 
 import shardio
@@ -163,6 +163,20 @@ def test_boxes_of_any_shape_are_data() -> None:
             for target in by_image(batch):
                 assert kept in (None, len(target["boxes"]))
                 assert target["boxes"].isfinite().all()
+
+
+@pytest.mark.parametrize("size", [48, 50, 224, 320])
+def test_boxes_that_reach_the_edges_of_their_image_stay(size: int) -> None:
+    """A resize in float32 may round an edge to beyond that of the image, which is no reason to leave the box out."""
+    samples = []
+    for number in range(80):
+        ends = np.array([60 + number, 139 - number], np.float32)
+        boxes = np.array([[0, 0, *ends], [*(ends - 30), *ends], [0, 0, 30, 30]], np.float32)
+        samples.append(sample(number, 3) | {"image": jpeg(139 - number, 60 + number), "boxes": boxes})
+    data = shardio.from_samples(samples, FIELDS)
+    moves: list[Any] = [shardio.SanitizeBoundingBoxes(), shardio.Resize((size, size)), shardio.RandomHorizontalFlip()]
+    for batch in Loader(data, 8, transforms={"image": [*moves, shardio.PadImages(400, place="center")]}):
+        assert [len(boxes) for boxes in batch["boxes"]] == [3] * 8
 
 
 @pytest.mark.parametrize(

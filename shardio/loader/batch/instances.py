@@ -18,6 +18,9 @@ from ...transforms.steps import Mask, Sizes, Step
 from .collate import kept_name
 from .field_names import FieldNames
 
+_ROUNDED = 2.0**-20
+"""The share of an image's longer side that resizes in float32 move an edge by at most."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,12 @@ def kept(group: InstanceGroup, boxes: Boxes, placement: Placement, owners: Owner
     stays = np.ones(len(boxes), np.bool_)
     # PadImages may put an image into the middle: the rules are on the image within, at (0, 0).
     within = placement.boxes(boxes, owners, padded=False) if group.rules and placement.padded else moved
+    if group.rules:
+        sizes = placement.delivered_sizes[owners]
+        inside = within.clip(0, sizes[:, [1, 0, 1, 0]])
+        # A resize may round an edge of an image to just outside of it.
+        within = np.where(np.abs(within - inside) <= _ROUNDED * sizes.max(axis=1, keepdims=True), inside, within)
     for rule in group.rules:
         unclamped = placement.boxes(boxes, owners, clamp=False, padded=False) if rule.min_visibility else within
-        stays &= rule.keeps(within, unclamped, placement.delivered_sizes[owners]) | ~placement.there[owners]
+        stays &= rule.keeps(within, unclamped, sizes) | ~placement.there[owners]
     return moved, stays
