@@ -53,8 +53,10 @@ def by_sample(batch: Mapping[str, Any], group: Iterable[str]) -> dict[str, Seque
 
 
 def _values(batch: Mapping[str, Any], field: str, counted: str) -> Sequence[torch.Tensor]:
-    """Return a field's values of each sample; `counted` is the field whose column counts them."""
+    """Return a field's values of each sample; `counted` is the field whose column counts them if it has none."""
     values = _tensor(batch[field])
+    if {offsets_name(field), length_name(field)} & batch.keys():
+        counted = field
     if not isinstance(values, torch.Tensor):
         return [_tensor(value) for value in values]
     if values.is_nested:

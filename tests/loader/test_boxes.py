@@ -128,6 +128,19 @@ def test_fields_of_a_group_must_have_equal_lengths() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rule", [Ragged(), PadTo(6)], ids=repr)
+def test_targets_of_two_groups_are_counted_each_by_its_own(rule: Any) -> None:
+    """Points without boxes may be as many as boxes in a batch, and others in each image."""
+    marks = Field("array", "float32", (None, 1, 2), role="points", on="image")
+    samples = [sample(number) | {"marks": np.full((4 - number % 5, 1, 2), number, np.float32)} for number in range(10)]
+    data = shardio.from_samples(samples, FIELDS | {"marks": marks})
+    for batch in Loader(data, 5, transforms={"boxes": [rule], "marks": [rule]}, shuffle=None):
+        for target in shardio.to_torchvision(batch, instances=["boxes", "marks"]):
+            number = int(target["image_id"])
+            assert (len(target["boxes"]), len(target["marks"])) == (number % 5, 4 - number % 5)
+            assert (target["marks"] == number).all()
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("name", ["boxes", "points"])
 @pytest.mark.parametrize("transforms", [TRAIN, [], SANITIZED], ids=["crop", "none", "sanitized"])
