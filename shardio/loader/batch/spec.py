@@ -39,7 +39,7 @@ from ...transforms import (
     Transform,
 )
 from ...transforms.array_recipe import check_held
-from ...transforms.arrays import ArrayCut, Size
+from ...transforms.arrays import ArrayCut, ArrayTransform, Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
@@ -515,8 +515,9 @@ def _for_instances(
         if any(isinstance(rule, PadTo) and rule.side == "left" for rule in shared):
             raise ConfigError(f"transforms for {group.root!r}: instances are padded at the right, got {shared[-1]!r}")
         for name, own in given.items():
-            if any(isinstance(each, RandomWindow) for each in left.get(name, ())):
-                raise ConfigError(f"transforms for {name!r}: RandomWindow would part it from {group.root!r}")
+            for each in left.get(name, ()):
+                if isinstance(each, ArrayTransform) and not isinstance(each, MultiHot):
+                    raise ConfigError(f"transforms for {name!r}: {each!r} would part it from {group.root!r}")
             left[name] = [*left.get(name, ()), *([] if own else shared)]
             if own and _shape_of(own[-1]) != _shape_of(shared[-1]):
                 raise ConfigError(f"transforms for {name!r}: fields per instance take one rule, here {shared[-1]!r}")
