@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
 from PIL import Image, ImageDraw
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 from torch import Tensor, nn
 
 import shardio
@@ -188,9 +190,6 @@ def evaluate(model: Detector, path: Path, batch_size: int) -> str:
 
 def mean_average_precision(dataset: shardio.Dataset, found: list[dict[str, object]]) -> str:
     """Return COCO's mAP of the detections, and of how many images they are."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
     annotations: list[dict[str, object]] = []
     for image in range(len(dataset)):
         sample = dataset[image]
@@ -265,6 +264,7 @@ def main() -> None:
     parser.add_argument("--stop-after", type=int, help="steps, after which the checkpoint is left")
     parser.add_argument("--checkpoint", type=Path, default=Path("detector.pt"))
     args = parser.parse_args()
+
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     if not args.dataset.exists() and int(os.environ.get("RANK", 0)) == 0:

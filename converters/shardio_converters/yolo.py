@@ -116,7 +116,7 @@ def _box(number: int, line: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadSample(f"line {number}: expected {_BOX}, got {line[:80]!r}") from error
     if len(box) != 4 or not label.is_integer():
-        raise BadSample(f"line {number}: expected {_BOX}, got {len(words)} numbers, the first {label:g}")
+        raise BadSample(f"line {number}: expected {_BOX} (no polygons), got {len(words)} numbers, the first {label:g}")
     return {"class": int(label), "box": box}
 
 
@@ -130,7 +130,8 @@ def _images(path: Path) -> Iterator[str]:
     """Yield the paths of the images below a folder, or that a text file lists, sorted or as listed."""
     with source_errors(path, UnicodeDecodeError):
         if not path.exists():
-            raise SourceError(f"{printable(path)} is missing{did_you_mean.near_path(path)}")
+            told = "{} is missing{}; {root} names the folder that paths start from"
+            raise SourceError(told, printable(path), did_you_mean.near_path(path))
         if path.is_dir():
             yield from sorted(str(one) for one in path.rglob("*") if one.suffix.lower()[1:] in EXTENSIONS)
         else:

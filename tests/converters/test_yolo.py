@@ -94,10 +94,10 @@ def test_paths_start_from_the_root(tmp_path: Path) -> None:
     [
         ("2 0.5 0.5 0.5 0.5", "label 2 is none of 2"),  # a class that has no name
         ("-1 0.5 0.5 0.5 0.5", "label -1 is none of 2"),
-        ("0 0.5 0.5 0.5", "line 1: expected class, center x, center y, width, height, got 4 numbers"),
+        ("0 0.5 0.5 0.5", "line 1: expected class, center x, center y, width, height (no polygons), got 4 numbers"),
         (
             "\n1 0 0 1 0 1 1 0 1",
-            "line 2: expected class, center x, center y, width, height, got 9 numbers",
+            "line 2: expected class, center x, center y, width, height (no polygons), got 9 numbers",
         ),  # a polygon
         ("0.5 0.5 0.5 0.5 0.5", "the first 0.5"),
         ("cat 0.5 0.5 0.5 0.5", "got 'cat 0.5 0.5 0.5 0.5'"),

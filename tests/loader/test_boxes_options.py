@@ -262,3 +262,18 @@ def test_datasets_of_other_pairs_of_points_are_not_joined() -> None:
         shardio.ConfigError, match=r"'points', flip_pairs is \[\[0, 1\]\] in source 'a', and \[\[1, 2\]\] in"
     ):
         shardio.concat(sources)
+
+
+def test_rows_of_classes_stay_beside_joined_boxes() -> None:
+    """MultiHot makes rows of the labels that are left; the rule of the boxes joins the others."""
+    transforms: Any = {
+        "image": [shardio.RandomIoUCrop(), shardio.SanitizeBoundingBoxes()],
+        "boxes": [shardio.Ragged()],
+        "labels": [shardio.MultiHot(4)],
+    }
+    data = shardio.from_samples(
+        [sample(1) | {"labels": np.array([3])}, sample(2) | {"labels": np.array([1, 0])}], FIELDS
+    )
+    (batch,) = shardio.Loader(data, 2, transforms=transforms, shuffle=None, seed=1)
+    assert batch["labels"].shape == (2, 4)
+    assert batch["labels"].sum(dim=1).tolist() == batch["boxes_offsets"].diff().tolist()

@@ -518,7 +518,8 @@ def _for_instances(
             for each in left.get(name, ()):
                 if isinstance(each, ArrayTransform) and not isinstance(each, MultiHot):
                     raise ConfigError(f"transforms for {name!r}: {each!r} would part it from {group.root!r}")
-            left[name] = [*left.get(name, ()), *([] if own else shared)]
+            rows = any(isinstance(each, MultiHot) for each in left.get(name, ()))  # of one length, not to be joined
+            left[name] = [*left.get(name, ()), *([] if own or rows else shared)]
             if own and _shape_of(own[-1]) != _shape_of(shared[-1]):
                 raise ConfigError(f"transforms for {name!r}: fields per instance take one rule, here {shared[-1]!r}")
     return left
