@@ -145,7 +145,7 @@ static void make(const Input *input, const uint8_t *data, int64_t size, int enco
     const int32_t *all = input->parameters;
     int32_t height = within(input, 10, 1, MOST_SIDE), width = within(input, 11, 1, MOST_SIDE);
     int32_t channels = all[12] & 1 ? 3 : 1;
-    uint8_t flip = all[13] & 1, turn = all[13] >> 1 & 7, failed[MOST_CROPS] = {0};
+    uint8_t flip = all[13] & 3, turn = all[13] >> 2 & 7, failed[MOST_CROPS] = {0}, fill = all[13] >> 5 & 255;
     const float normalize[] = {0.5f, 0.25f, 0.4f, 0.2f, 0, 1};
     int floats = all[14] & 1;
     size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *normalize : 1);
@@ -159,6 +159,7 @@ static void make(const Input *input, const uint8_t *data, int64_t size, int enco
             .height = height, .width = width, .channels = channels,
             .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded,
             .fast = all[14] >> 1 & 1, .most = MOST_PIXELS, .seconds = 1e9, .failed = failed + i,
+            .fill = {fill, 255 - fill, 7},
         };
     }
     require(shardio_make_images(decoder, works, count) == failed[0] + failed[1], "counts its failures wrong");
@@ -360,7 +361,7 @@ static void steps(const Input *input) {
     Step step = {.kind = within(input, 3, 0, STEPS - 1), .mask = &every, .values = weights, .more = weights};
     step.rows = 1 + 2 * within(input, 4, 0, MOST_WEIGHTS / 2);
     step.columns = 1 + 2 * within(input, 5, 0, MOST_WEIGHTS / 2);
-    step.bilinear = all[6] & 1;
+    step.way = all[6] & 1;
     for (int i = 0; i < MOST_WEIGHTS; i++) weights[i] = (float)all[7 + i % 16] / 65536;
     for (int i = 0; i < 6; i++) matrix[i] = (double)all[7 + i] / 65536;
     int32_t top = within(input, 7, 0, shape[0] - 1), left = within(input, 8, 0, shape[1] - 1);
