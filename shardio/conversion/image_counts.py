@@ -101,8 +101,8 @@ def box_notes(counts: Mapping[str, int]) -> list[str]:
     kinds = {ACROSS: "beyond an edge of their image", OUTSIDE: "wholly outside of it", EMPTY: "without area"}
     if found := [f"{counts[kind]} {words}" for kind, words in kinds.items() if counts.get(kind)]:
         told = (
-            "boxes don't fit their image and are stored as they are: {}; SanitizeBoundingBoxes() drops those of which "
-            "a Loader delivers nothing"
+            "boxes don't fit their image and are stored as they are: {}; SanitizeBoundingBoxes() leaves out those that "
+            "no crop of a Loader has brought within the image"
         )
         notes.append(Message(told, ", ".join(found)))
     if away := counts.get(AWAY):

@@ -134,7 +134,7 @@ class RandomZoomOut:
         canvas = (sizes * (low + (high - low) * random[:, 1:2])).astype(np.int32)
         corners = ((canvas - sizes) * random[:, :1:-1]).astype(np.int32)  # left is drawn before top
         boxes = np.where(applied[:, None], np.concatenate((-corners, canvas), axis=1), whole(sizes))
-        return (Crop(boxes.astype(np.int32), mask=applied, fill=self.fill),)  # type: ignore[arg-type]  # a tuple
+        return (Crop(boxes.astype(np.int32), mask=applied, fill=as_fill(self.fill, "fill")),)
 
     def out_size(self, size: tuple[int, int] | None) -> None:
         return None
@@ -349,7 +349,7 @@ class PadImages:
         """Return the padding to `size`, which must not be None."""
         canvas = np.broadcast_to(np.array(self.canvas(sizes), np.int32), sizes.shape)
         before = np.maximum(canvas - sizes, 0) // 2 if self.place == "center" else np.zeros_like(sizes)
-        return (Crop(np.concatenate((-before, canvas), axis=1), fill=self.value),)  # type: ignore[arg-type]  # a tuple
+        return (Crop(np.concatenate((-before, canvas), axis=1), fill=as_fill(self.value, "value")),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if self.size is None else self.canvas(np.empty((0, 2), np.int32))

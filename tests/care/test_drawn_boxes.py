@@ -199,7 +199,7 @@ def test_small_pictures_have_boxes() -> None:
 
 
 def test_the_page_of_a_batch() -> None:
-    """What a rank gets has the boxes where the batch has them."""
+    """Each rank's picture has the boxes where its batch has them."""
     data, crop = dataset(), {"image": [shardio.RandomResizedCrop(64), shardio.RandomHorizontalFlip()]}
     page = batch_page(data, Job(batch_size=4, seed=5, augment=True), crop, {})
     (batch,) = shardio.Loader(data, 4, transforms=crop, seed=5, world=World())

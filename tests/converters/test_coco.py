@@ -241,7 +241,7 @@ def test_a_missing_image_is_a_bad_sample(tmp_path: Path) -> None:
     ],
 )
 def test_other_json_is_refused(text: str, told: str, tmp_path: Path) -> None:
-    """What isn't COCO's JSON is refused with the reason, and the place of the file."""
+    """A file that isn't COCO's JSON is refused with the reason and its place."""
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(SourceError, match=r"x\.json cannot be read") as refused:
         coco(tmp_path / "x.json")
@@ -357,7 +357,7 @@ def test_turned_annotations_are_counted(tmp_path: Path) -> None:
     ids=str,
 )
 def test_boxes_follow_images_that_shrink(options: dict[str, Any], expected: list[float], tmp_path: Path) -> None:
-    """What a conversion does with the pixels, it does with the boxes."""
+    """A conversion that changes the pixels moves the boxes with them."""
     data = with_exif(jpeg(20, 30), tiff(6))
     place = write(tmp_path, [image(1)], [annotation(1, 1)], files={"1.jpg": data})
     assert converted(place, **options)[0]["boxes"].tolist() == [expected]

@@ -124,7 +124,7 @@ def test_other_labels_are_bad_samples(text: str, told: str, tmp_path: Path) -> N
     ],
 )
 def test_other_yaml_is_refused(yaml: str, told: str, tmp_path: Path) -> None:
-    """What lists no images and classes is refused with the reason."""
+    """A file that lists no images or classes is refused with the reason."""
     with pytest.raises(SourceError) as refused:
         yolo(write(tmp_path, yaml), subset="train")
     assert told in str(refused.value)

@@ -312,7 +312,7 @@ class TestShortForms:
         ],
     )
     def test_what_is_per_nothing_or_on_nothing(self, name: str, given: dict[str, Any], reason: str) -> None:
-        """What is per box names the boxes themselves, which name an image; points alone have pairs."""
+        """A field per box names the boxes themselves, which name an image; only points have pairs."""
         fields: dict[str, Any] = {
             "image": {"kind": "image"},
             "boxes": {"kind": "array", "dtype": "float32", "shape": [None, 4], "role": "boxes", "on": "image"},

@@ -75,7 +75,7 @@ class CropDraws(Draws):
 
 
 def drawn(transform: Any, draws: Draws, sample: list[Any]) -> list[Any]:
-    """What a transform makes of a sample with these numbers."""
+    """Return the result of a transform for a sample with these numbers."""
     rand, randint = torch.rand, torch.randint
     torch.rand, torch.randint = draws.rand, draws.randint
     try:

@@ -177,9 +177,9 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: recipe_of(Normalize((0.5, 0.5), 1)), "1 or 3 numbers, got 2"),
         (lambda: recipe_of(ToFloat(), CenterCrop(8)), "CenterCrop must come before"),
         (lambda: recipe_of(RandomErasing(value=(1, 2))), "must have 1 or 3 numbers"),
-        (lambda: PadImages(value=0.5), "value must be integers from 0 to 255, one per channel or one for all, got 0.5"),  # type: ignore[arg-type]
-        (lambda: RandomZoomOut(fill=None), "fill must be integers from 0 to 255"),  # type: ignore[arg-type]
-        (lambda: RandomShortestSize(480.5), "min_size must be an integer, got 480.5"),  # type: ignore[arg-type]
+        (lambda: PadImages(value=0.5), "value must be integers from 0 to 255, one per channel or one for all, got 0.5"),  # type: ignore[arg-type]  # a wrong type
+        (lambda: RandomZoomOut(fill=None), "fill must be integers from 0 to 255"),  # type: ignore[arg-type]  # a wrong type
+        (lambda: RandomShortestSize(480.5), "min_size must be an integer, got 480.5"),  # type: ignore[arg-type]  # a wrong type
         (lambda: recipe_of(RandomZoomOut(fill=(1, 2))), r"RandomZoomOut's fill must have 1 or 3 numbers, got \(1, 2\)"),
         (lambda: recipe_of(PadImages(value=(1, 2))), r"PadImages' value must have 1 or 3 numbers, got \(1, 2\)"),
         (lambda: recipe_of(RandomErasing(value=300)), "integers from 0 to 255 before"),

@@ -12,7 +12,7 @@ from ...engines.fused_images import FusedImages
 from ...engines.output_format import OutputFormat, OutputWriter
 from ...engines.resizing import cropped
 from ...transforms import PadImages
-from ...transforms.detection import whole
+from ...transforms.detection import as_fill, whole
 from ...transforms.fuse import FusedSteps
 from .memory import BufferPool
 
@@ -30,7 +30,7 @@ class ImagePadder:
     """
 
     def __init__(self, rule: PadImages, output: OutputFormat) -> None:
-        self.output, self._rule = output, rule
+        self.output, self._rule, self._fill = output, rule, as_fill(rule.value, "value")
         self._write, self._fused = None if output.recipe.is_mask else OutputWriter(output), None
         if native.library() is not None and output.recipe.dtype in ("uint8", "float32") and not output.channels_last:
             self._fused = FusedImages(output.channels, output.recipe.normalization)
@@ -46,9 +46,11 @@ class ImagePadder:
         out = self._memory.lend(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
         if self._fused is not None:
             zeros, results = np.zeros_like(sizes), np.broadcast_to(np.array(canvas, np.int32), sizes.shape)
-            unflipped, fill = np.zeros(len(sizes), np.uint8), self._rule.value
-            steps = FusedSteps(sizes, whole(sizes), sizes, zeros, results, unflipped, fill=fill)  # type: ignore[arg-type]  # a tuple
-            self._fused.resize(given, steps, out)
+            unflipped = np.zeros(len(sizes), np.uint8)
+            steps = FusedSteps(sizes, whole(sizes), sizes, zeros, results, unflipped, fill=self._fill)
+            # It makes none of an image without pixels, which is blank.
+            if any(sizes[row].all() for row in self._fused.resize(given, steps, out)):
+                raise MemoryError("there is no memory to pad images")
         else:
             for image, slot in zip(given, out, strict=True):
                 self._pad(image, canvas, slot)
@@ -57,7 +59,7 @@ class ImagePadder:
 
     def _pad(self, image: NDArray[Any], canvas: tuple[int, int], slot: NDArray[Any]) -> None:
         if self._write is None:
-            slot[...] = self._rule.value[0]  # type: ignore[index]  # a tuple
+            slot[...] = self._fill[0]
             slot[: image.shape[0], : image.shape[1]] = image
         else:
-            self._write(cropped(image, [0, 0, *canvas], self._rule.value), slot)  # type: ignore[arg-type]  # a tuple
+            self._write(cropped(image, [0, 0, *canvas], self._fill), slot)
