@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import random
 import re
 import resource
 import threading
@@ -164,13 +165,15 @@ def test_a_link_that_is_swapped_in(folder: Directory, victim: Path, tmp_path: Pa
             path.symlink_to(victim)
             path.unlink()
             aside.rename(path)
-            time.sleep(0.0001)  # for the other side to find the directory, too
+            time.sleep(random.random() / 1000)  # for the other side to find the directory, too
 
     thread = threading.Thread(target=swap)
     thread.start()
-    written = 0
+    written, number, deadline = 0, 0, time.monotonic() + 60
     try:
-        for number in range(2000):
+        # 2,000 tries pass in an instant while the other thread is paused between two renames: then go on.
+        while number < 2000 or (not written and time.monotonic() < deadline):
+            number += 1
             try:
                 inside = folder.directory("a")
                 inside.write(f"file{number}", b"new")
