@@ -20,7 +20,7 @@ FileSpans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 NO_BYTES: FileSpans = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-class Runs(NamedTuple):
+class BlockRuns(NamedTuple):
     """The runs of one block of each of n arrays, which have the same layout."""
 
     begins: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Runs(NamedTuple):
         return self.begins[:, None] + self.steps
 
 
-def block_runs(shape: Sequence[int], begins: NDArray[np.int64], size: Sequence[int], item_bytes: int) -> Runs:
+def block_runs(shape: Sequence[int], begins: NDArray[np.int64], size: Sequence[int], item_bytes: int) -> BlockRuns:
     """Return the runs of blocks within arrays in C order; the runs are as long as possible.
 
     Args:
@@ -52,7 +52,7 @@ def block_runs(shape: Sequence[int], begins: NDArray[np.int64], size: Sequence[i
     steps = np.zeros(1, np.int64)
     for length, stride in zip(size[:-axes], strides.tolist(), strict=False):
         steps = (steps[:, None] + stride * np.arange(length)).reshape(-1)
-    return Runs(begins @ strides, steps, item_bytes * int(np.prod(size[-axes:], dtype=np.int64)))
+    return BlockRuns(begins @ strides, steps, item_bytes * int(np.prod(size[-axes:], dtype=np.int64)))
 
 
 @final
@@ -80,7 +80,7 @@ class Blocks:
         leading = np.zeros((len(self.begins), len(row_shape) - len(self.size)), np.int64)
         return np.concatenate([leading, self.begins], axis=1)
 
-    def runs(self, field: Field) -> Runs:
+    def runs(self, field: Field) -> BlockRuns:
         """Return the runs of bytes of the blocks within rows of a fixed field."""
         shape = field.row_shape
         return block_runs(shape, self.along(shape), self.shape(shape), field.row_dtype.itemsize)
@@ -105,20 +105,70 @@ class Blocks:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Entries:
-    """Some entries of each of n values of a ragged field: from `begins` to `ends`, int64 [n] each."""
+class Runs:
+    """Runs of entries of each of n values of a ragged field.
+
+    Attributes:
+        begins, ends: the entries that each run begins and ends with, not included, int64 [m], value by value.
+        counts: how many runs each value has, int64 [n]; None: one each. Those of a value are in order and apart.
+    """
 
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
+    counts: NDArray[np.int64] | None = None
 
-    def __getitem__(self, rows: NDArray[Any]) -> "Entries":
-        return Entries(self.begins[rows], self.ends[rows])
+    def __len__(self) -> int:
+        """The number of values."""
+        return len(self.begins if self.counts is None else self.counts)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many entries the runs of each value have together, int64 [n]."""
+        sizes = self.ends - self.begins
+        if self.counts is None:
+            return sizes
+        total, ends = np.concatenate([[0], np.cumsum(sizes)]), np.cumsum(self.counts)
+        return np.asarray(total[ends] - total[ends - self.counts], np.int64)
+
+    @property
+    def stops(self) -> NDArray[np.int64]:
+        """The entry that the last run of each value ends with, int64 [n]; 0 of a value without runs."""
+        if self.counts is None:
+            return self.ends
+        last = np.cumsum(self.counts) - 1
+        return np.where(self.counts > 0, self.ends[last] if len(self.ends) else 0, 0)
+
+    def repeated(self, column: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a number of each value, int64 [n], for each run, int64 [m]."""
+        return column if self.counts is None else np.repeat(column, self.counts)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Runs":
+        if self.counts is None:
+            return Runs(self.begins[rows], self.ends[rows])
+        counts, firsts = self.counts[rows], (np.cumsum(self.counts) - self.counts)[rows]
+        taken = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        return Runs(self.begins[taken], self.ends[taken], counts)
+
+    def are_of(self, count: int) -> bool:
+        """Return whether these are runs of so many values, none of which begins below 0 or ends before it begins."""
+        if len(self) != count or len(self.begins) != len(self.ends):
+            return False
+        if self.counts is not None and ((self.counts < 0).any() or self.counts.sum() != len(self.begins)):
+            return False
+        return not ((self.begins < 0) | (self.ends < self.begins)).any()
 
     def within(self, other: object) -> bool:
-        """Return whether who has fetched another extent has these entries."""
-        if not isinstance(other, Entries):
-            return False
-        return bool(((self.begins >= other.begins) & (self.ends <= other.ends) | (self.ends <= self.begins)).all())
+        """Return whether who has fetched another extent has these runs."""
+        if not isinstance(other, Runs) or not len(self.begins):
+            return isinstance(other, Runs)
+        if not len(other.begins):
+            return bool((self.ends == self.begins).all())
+        own, their = (each.repeated(np.arange(len(each))) for each in (self, other))
+        # The last run of the other's that begins no later, of the same value.
+        span = int(max(self.begins.max(), other.begins.max())) + 1
+        before = np.searchsorted(their * span + other.begins, own * span + self.begins, "right") - 1
+        there = (before >= 0) & (their[before] == own) & (self.ends <= other.ends[before])
+        return bool((there | (self.ends == self.begins)).all())
 
 
 @final
@@ -136,8 +186,8 @@ class Several:
         return all(one.within(other) for one in self.blocks)
 
 
-Extent: TypeAlias = Blocks | Entries | Several
-"""The part that is read of each value: blocks of arrays, or entries of ragged ones. No reader takes `Several`."""
+Extent: TypeAlias = Blocks | Runs | Several
+"""The part that is read of each value: blocks of arrays, or runs of ragged values. No reader takes `Several`."""
 
 
 def each_extent(extent: Extent | None) -> tuple[Extent | None, ...]:
@@ -172,11 +222,11 @@ def of_blocks(rows: NDArray[np.int64], shape: Sequence[int], item: int, blocks: 
     return (first[:, None] + steps).reshape(-1), np.full(len(first) * len(steps), inner)
 
 
-def of_entries(values: FileSpans, unit: int, entries: Entries) -> FileSpans:
-    """Return the spans of some entries, of `unit` bytes, of each value."""
-    offsets, sizes = values
-    begins = np.minimum(entries.begins * unit, sizes)
-    return offsets + begins, np.maximum(np.minimum(entries.ends * unit, sizes) - begins, 0)
+def of_runs(values: FileSpans, unit: int, runs: Runs) -> FileSpans:
+    """Return the spans of runs of entries, of `unit` bytes, of each value."""
+    offsets, sizes = map(runs.repeated, values)
+    begins = np.minimum(runs.begins * unit, sizes)
+    return offsets + begins, np.maximum(np.minimum(runs.ends * unit, sizes) - begins, 0)
 
 
 def touched(

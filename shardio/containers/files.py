@@ -28,7 +28,7 @@ from ..system import allocation
 from ..system.regular_files import FOLDER, check_regular, open_below, open_regular
 from ..system.types import Column, Rows
 from . import located_rows
-from .extents import NO_BYTES, Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
+from .extents import NO_BYTES, Blocks, Extent, FileSpans, Runs, of_blocks, of_runs
 from .field_reader import ColumnRows
 from .out_arrays import as_rows, check_blocks, check_out, check_value_bytes
 from .requested import REQUESTED
@@ -331,8 +331,8 @@ class BaseReader(ABC, Generic[T]):
         found = located_rows.file_spans(locator, rows, kind.row_bytes if kind.fixed else 0)
         if found is None:
             return NO_BYTES  # reading says what is wrong
-        if isinstance(extent, Entries):
-            return of_entries(found, kind.entry_bytes, extent)
+        if isinstance(extent, Runs):
+            return of_runs(found, kind.entry_bytes, extent)
         if isinstance(extent, Blocks):
             there = found[1] == kind.row_bytes
             return of_blocks(found[0][there], kind.row_shape, kind.row_dtype.itemsize, extent[there])

@@ -13,7 +13,7 @@ from ..errors import MissingDependency, ShardCorrupt, StoreError
 from ..format.fields import Field
 from ..format.file_table import FileTable
 from ..system.types import Rows
-from .extents import Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
+from .extents import Blocks, Extent, FileSpans, Runs, of_blocks, of_runs
 from .field_reader import DecodedRows, FieldReader, decoding_of
 from .files import RawFile, open_hdf5
 from .hdf5_chunks import chunked_rows
@@ -106,7 +106,7 @@ class ContiguousValues(FieldReader):
         starts, ends = (self.offsets.take(place) for place in (rows, rows + 1))
         inside = within(starts, ends - starts, 0, self.size)  # reading says what is wrong with the others
         values = self.base + starts[inside] * self.unit, (ends - starts)[inside] * self.unit
-        return of_entries(values, self.unit, extent[inside]) if isinstance(extent, Entries) else values
+        return of_runs(values, self.unit, extent[inside]) if isinstance(extent, Runs) else values
 
     def locator(self) -> RowLocator:
         limit = self.base + self.size * self.unit

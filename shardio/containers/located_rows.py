@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..native import rows as native
 from ..system import portable, stopping
 from ..system.types import Rows
-from .extents import Runs
+from .extents import BlockRuns, Runs
 from .packed_values import PackedValues, Scratch
 from .requested import REQUESTED
 from .row_locator import (
@@ -136,7 +136,7 @@ def read_fixed(located: LocatedRows, out: NDArray[np.uint8]) -> bool:
     return _copy(located, spans, np.arange(0, count * size, size), out.reshape(-1), mapped=False)
 
 
-def read_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: NDArray[np.uint8]) -> bool:
+def read_runs(located: LocatedRows, row_bytes: int, runs: BlockRuns, out: NDArray[np.uint8]) -> bool:
     """Read runs within rows of a fixed field end to end into `out`, uint8, C-contiguous.
 
     Returns:
@@ -158,7 +158,7 @@ def read_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: NDArray[np.
     return True
 
 
-def _read_stacked_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: NDArray[np.uint8]) -> bool:
+def _read_stacked_runs(located: LocatedRows, row_bytes: int, runs: BlockRuns, out: NDArray[np.uint8]) -> bool:
     """Do as `read_runs` of rows of stacks: each run is one of a variable, or of several whole ones."""
     rows = located.rows
     inner, variables = _variables(located.locators)
@@ -170,7 +170,7 @@ def _read_stacked_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: ND
     if not inner:
         return False
     which = (located.shard_of[:, None] * variables + offsets // size).reshape(-1)
-    own = Runs((offsets % size).reshape(-1), np.zeros(1, np.int64), min(runs.size, size))
+    own = BlockRuns((offsets % size).reshape(-1), np.zeros(1, np.int64), min(runs.size, size))
     return read_runs(LocatedRows.of(inner, which, np.repeat(rows, offsets.shape[1])), size, own, out)
 
 
@@ -194,20 +194,19 @@ def read_values(located: LocatedRows, memory: Scratch, most: int) -> PackedValue
 def read_parts(
     located: LocatedRows,
     lengths: NDArray[np.int64],
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
+    runs: Runs,
     entry_bytes: int,
     most: int,
     memory: Callable[[int], NDArray[Any]],
 ) -> NDArray[Any] | None:
-    """Read entries `begins[i]` to `ends[i]` of values of a ragged field.
+    """Read runs of entries of values of a ragged field.
 
     Args:
         located: the values.
-        lengths: how many entries each value is to have, int64 [n]; so are the following two.
-        begins, ends: 0 <= begins <= ends.
+        lengths: how many entries each value is to have, int64 [n].
+        runs: the runs.
         entry_bytes: bytes per entry.
-        most: the most bytes of a part.
+        most: the most bytes of a value's runs.
         memory: returns the array to fill, C-contiguous, for a number of entries.
 
     Returns:
@@ -216,16 +215,16 @@ def read_parts(
     if (spans := located.spans) is None:
         return None
     entries = spans.sizes // entry_bytes
-    if (entries != lengths).any() or (entries < ends).any() or (spans.sizes != entries * entry_bytes).any():
+    if (entries != lengths).any() or (entries < runs.stops).any() or (spans.sizes != entries * entry_bytes).any():
         return None
-    counts = ends - begins
+    if len(runs) and runs.sizes.max() * entry_bytes > most:
+        return None
+    counts = runs.ends - runs.begins
     stops = np.cumsum(counts)
-    sizes = counts * entry_bytes
-    if len(sizes) and sizes.max() > most:
-        return None
     out = memory(int(stops[-1]) if len(stops) else 0)
-    parts = _Spans(spans.offsets + begins * entry_bytes, sizes)
-    done = _copy(located, parts, (stops - counts) * entry_bytes, out.reshape(-1).view(np.uint8))
+    parts = _Spans(runs.repeated(spans.offsets) + runs.begins * entry_bytes, counts * entry_bytes)
+    targets = (stops - counts) * entry_bytes
+    done = _copy(located, parts, targets, out.reshape(-1).view(np.uint8), shard_of=runs.repeated(located.shard_of))
     return out if done else None
 
 
@@ -336,16 +335,17 @@ def _copy(
     targets: NDArray[np.int64],
     out: NDArray[np.uint8],
     *,
+    shard_of: NDArray[np.int64] | None = None,
     steps: NDArray[np.int64] | None = None,
     mapped: bool = True,
     ahead: bool = False,
 ) -> bool:
     """Read spans that are within their field's data to `out[targets[i]:]`; False if any cannot be read.
 
-    With `steps`, each span is the first of several: see `native.read`. They come from memory if files are `mapped`;
-    with `ahead`, the kernel is asked for all of them first.
+    `shard_of` is the shard of each span if these aren't the rows. With `steps`, each span is the first of several: see
+    `native.read`. They come from memory if files are `mapped`; with `ahead`, the kernel is asked for all of them first.
     """
-    columns = located.shard_of, spans.offsets, spans.sizes, targets
+    columns = located.shard_of if shard_of is None else shard_of, spans.offsets, spans.sizes, targets
     which, offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
     shards = located.files(mapped=mapped)
     if ahead:

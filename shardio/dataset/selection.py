@@ -15,7 +15,7 @@ from .. import native
 from ..cache.node_cache import Hold
 from ..containers import located_rows
 from ..containers.base import Reader
-from ..containers.extents import NO_BLOCKS, Blocks, Entries, Extent
+from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.located_rows import LocatedRows
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import PackedValues, Scratch
@@ -184,40 +184,33 @@ class Selection(SelectedSamples):
         return values
 
     def parts(
-        self,
-        name: str,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        out: NDArray[Any] | None = None,
-        scratch: Scratch | None = None,
+        self, name: str, runs: Runs, out: NDArray[Any] | None = None, scratch: Scratch | None = None
     ) -> NDArray[Any]:
-        """Read entries `begins[i]` to `ends[i]` of a ragged field's values, see `SelectedSamples.parts`."""
+        """Read runs of entries of a ragged field's values, see `SelectedSamples.parts`."""
         field = self._field(name)
         if not field.ragged:
             raise ConfigError(f"field {name!r} is {describe(field)}: only values of a shape (None, ...) have parts")
-        if len(begins) != len(self._rows) or len(ends) != len(self._rows) or ((begins < 0) | (ends < begins)).any():
+        if not runs.are_of(len(self._rows)):
             if (self.column(length_column(name)) < 0).any():
                 self.values(name)  # raises the error that names the value
-            raise ValueError(f"parts must be {len(self._rows)} pairs of 0 <= begin <= end")
+            raise ValueError(f"runs must be of {len(self._rows)} values, with 0 <= begin <= end")
 
         def memory(count: int) -> NDArray[Any]:
             return part_memory(out, count, field, scratch)
 
-        with self._fetch_field(name, Entries(begins, ends)):
+        with self._fetch_field(name, runs):
             with self._naming_lost_shards(name):
                 if (located := self._locate(name)) is not None:
-                    lengths, unit = self.column(length_column(name)), field.entry_bytes
-                    parts = np.ascontiguousarray(begins, np.int64), np.ascontiguousarray(ends, np.int64)
-                    read = located_rows.read_parts(located, lengths, *parts, unit, self._most, memory)
+                    lengths = self.column(length_column(name))
+                    read = located_rows.read_parts(located, lengths, runs, field.entry_bytes, self._most, memory)
                     if read is not None:
                         return read
             values = [field.entries(value) for value in self.values(name)]
-        for place, value in enumerate(values):
-            if len(value) < ends[place]:
-                raise ShardCorrupt(
-                    f"{self._place(name, place)}: has {len(value)} entries, and is to have {ends[place]}"
-                )
-        taken = [v[b:e] for v, b, e in zip(values, begins.tolist(), ends.tolist(), strict=True)]
+        for place, (value, stop) in enumerate(zip(values, runs.stops.tolist(), strict=True)):
+            if len(value) < stop:
+                raise ShardCorrupt(f"{self._place(name, place)}: has {len(value)} entries, and is to have {stop}")
+        places = runs.repeated(np.arange(len(values))).tolist()
+        taken = [values[p][b:e] for p, b, e in zip(places, runs.begins.tolist(), runs.ends.tolist(), strict=True)]
         array = memory(sum(map(len, taken)))
         return np.concatenate(taken, out=array) if taken else array
 

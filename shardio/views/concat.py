@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.extents import NO_BLOCKS, Blocks, Extent
+from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import Scratch
 from ..errors import ConfigError
@@ -230,16 +230,11 @@ class JoinedSelection(SelectedSamples):
         return values
 
     def parts(
-        self,
-        name: str,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        out: NDArray[Any] | None = None,
-        scratch: Scratch | None = None,
+        self, name: str, runs: Runs, out: NDArray[Any] | None = None, scratch: Scratch | None = None
     ) -> NDArray[Any]:
-        read = [part.parts(name, begins[rows], ends[rows]) for part, rows in self._parts]
-        stops = np.cumsum(ends - begins)
-        starts = stops - (ends - begins)
+        read = [part.parts(name, runs[rows]) for part, rows in self._parts]
+        stops = np.cumsum(runs.sizes)
+        starts = stops - runs.sizes
         array = part_memory(out, int(stops[-1]) if len(stops) else 0, self._field(name), scratch)
         for (_, rows), entries in zip(self._parts, read, strict=True):
             done = 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
-from ..containers.extents import NO_BLOCKS, Blocks, Extent
+from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.packed_values import PackedValues, Scratch
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field, presence, present_column
@@ -80,19 +80,14 @@ class SelectedSamples(Protocol):
         raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
 
     def parts(
-        self,
-        name: str,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        out: NDArray[Any] | None = None,
-        scratch: Scratch | None = None,
+        self, name: str, runs: Runs, out: NDArray[Any] | None = None, scratch: Scratch | None = None
     ) -> NDArray[Any]:
-        """Read entries `begins[i]` to `ends[i]`, not included, of each sample's value of a ragged field.
+        """Read runs of the entries of each sample's value of a ragged field.
 
         Args:
             name: the field; the hidden column `length_column(name)` says how many entries its values have.
-            begins, ends: int64 [n], with 0 <= begins <= ends.
-            out: an array to fill, C-contiguous, of the field's dtype, `[sum(ends - begins), *entry_shape]`.
+            runs: the runs of all samples.
+            out: an array to fill, C-contiguous, of the field's dtype, `[sum(runs.sizes), *entry_shape]`.
             scratch: the memory for the result if there is no `out`; the next read reuses it.
 
         Returns:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.extents import NO_BLOCKS, Blocks, Entries, Extent
+from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import Scratch
 from ..errors import BadSample, ConfigError
@@ -84,7 +84,7 @@ class RowSelection(SelectedSamples):
         asked, name = {*names}, self._choice.field
         if CHECKSUM in asked:
             return [CHECKSUM, *content_columns(self._base.fields)], NO_BLOCKS
-        entries = {name: Entries(self._pieces.begins, self._pieces.ends)}
+        entries = {name: Runs(self._pieces.begins, self._pieces.ends)}
         return ([name, length_column(name)], entries) if name in asked else ([], NO_BLOCKS)
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -136,7 +136,7 @@ class RowSelection(SelectedSamples):
     def _read(self, out: NDArray[Any], stored: Field) -> None:
         """Read all pieces end to end; BadSample names the position of a token that the vocabulary lacks."""
         pieces = self._pieces
-        self._selection.parts(self._choice.field, pieces.begins, pieces.ends, out)
+        self._selection.parts(self._choice.field, Runs(pieces.begins, pieces.ends), out)
         known = stored.vocabulary
         if known is None or not len(out) or 0 <= out.min() <= out.max() < known:
             return
@@ -162,19 +162,14 @@ class RowSelection(SelectedSamples):
         return np.insert(rows, places, padded), np.insert(sizes, places, padding[padded])
 
     def parts(
-        self,
-        name: str,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        out: NDArray[Any] | None = None,
-        scratch: Scratch | None = None,
+        self, name: str, runs: Runs, out: NDArray[Any] | None = None, scratch: Scratch | None = None
     ) -> NDArray[Any]:
         field = self._field(name)
         if not field.ragged:
-            return super().parts(name, begins, ends)  # raises
+            return super().parts(name, runs)  # raises
         rows, sizes = self._segments()
-        firsts = np.searchsorted(rows, np.arange(self._count)) + begins
-        counts = ends - begins
+        firsts = runs.repeated(np.searchsorted(rows, np.arange(self._count))) + runs.begins
+        counts = runs.ends - runs.begins
         array = part_memory(out, int(counts.sum()), field, scratch)
         array[...] = sizes[np.arange(len(array)) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)]
         return array

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.care import rebuilt_index
 from shardio.care.verify import verify
+from shardio.containers.extents import Runs
 from shardio.containers.packed_values import Scratch
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import describe, length_column
@@ -79,7 +80,7 @@ def deliveries(path: Path) -> set[bytes | str]:
 
     def parts(rows: list[int]) -> Any:
         ends = np.full(len(rows), LENGTH)
-        return dataset.selection(np.array(rows)).parts("tokens", 0 * ends, ends).reshape(-1, LENGTH)
+        return dataset.selection(np.array(rows)).parts("tokens", Runs(0 * ends, ends)).reshape(-1, LENGTH)
 
     ways: list[Callable[[list[int]], Any]] = [
         parts,
@@ -138,7 +139,7 @@ def test_offsets_of_hdf5(span: tuple[int, int], tmp_path: Path) -> None:
     with contextlib.nullcontext() if inside else told:
         assert bytes(samples.values("tokens")[1]) == whole[start:end].tobytes()
     with contextlib.nullcontext() if inside else told:
-        assert bytes(samples.parts("tokens", 0 * all_of_it, all_of_it)[LENGTH:]) == whole[start:end].tobytes()
+        assert bytes(samples.parts("tokens", Runs(0 * all_of_it, all_of_it))[LENGTH:]) == whole[start:end].tobytes()
 
 
 @pytest.mark.usefixtures("part")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import native
+from shardio.containers.extents import Runs
 from shardio.containers.packed_values import Scratch
 from shardio.errors import ConfigError, ShardCorrupt
 from shardio.format.fields import CHECKSUM, length_column, shape_column
@@ -64,7 +65,7 @@ def test_parts_of_a_selection(dataset: shardio.Dataset, located: bool) -> None:
         for name in RAGGED:
             lengths = alone.column(length_column(name))
             np.testing.assert_array_equal(
-                part.parts(name, lengths // 2, lengths), alone.parts(name, lengths // 2, lengths)
+                part.parts(name, Runs(lengths // 2, lengths)), alone.parts(name, Runs(lengths // 2, lengths))
             )
 
 
@@ -80,36 +81,50 @@ def test_one_call_gives_what_many_give(dataset: shardio.Dataset, indices: list[i
 
 
 @st.composite
-def parts_of_samples(draw: st.DrawFn) -> list[tuple[int, float, float]]:
-    """Some samples, each with two places along its value, as shares of it."""
-    ends = st.floats(0, 1)
-    drawn = draw(st.lists(st.tuples(st.integers(0, COUNT - 1), ends, ends), max_size=70))
-    return [(number, min(pair), max(pair)) for number, *pair in drawn]
+def runs_of_samples(draw: st.DrawFn) -> list[tuple[int, list[float]]]:
+    """Some samples, each with an even number of places along its value, as shares of it: where runs begin and end."""
+    ends = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=3)
+    drawn = draw(st.lists(st.tuples(st.integers(0, COUNT - 1), ends), max_size=70))
+    return [(number, sorted(end for pair in pairs for end in pair)) for number, pairs in drawn]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(chosen=parts_of_samples(), name=st.sampled_from(RAGGED), compiled=st.booleans())
-def test_parts_of_ragged_values(
-    dataset: shardio.Dataset, chosen: list[tuple[int, float, float]], name: str, compiled: bool
+@given(chosen=runs_of_samples(), name=st.sampled_from(RAGGED), compiled=st.booleans(), cut=st.integers(0, 70))
+def test_runs_of_ragged_values(
+    dataset: shardio.Dataset, chosen: list[tuple[int, list[float]]], name: str, compiled: bool, cut: int
 ) -> None:
-    """`parts` gives the entries of all samples end to end, with or without compiled code, in new memory or given."""
-    values = [sample(number)[name] for number, _, _ in chosen]
-    pairs = [(int(b * len(v)), int(e * len(v))) for v, (_, b, e) in zip(values, chosen, strict=True)]
-    begins, ends = np.array(pairs, np.int64).reshape(-1, 2).T
-    expected = np.concatenate([sample(0)[name][:0], *(v[b:e] for v, (b, e) in zip(values, pairs, strict=True))])
-    found = dataset.selection(np.array([number for number, _, _ in chosen], np.int64))
+    """`parts` gives the runs of all samples end to end, with or without compiled code, in new memory or given."""
+    values = [sample(number)[name] for number, _ in chosen]
+    places = [[int(end * len(value)) for end in ends] for value, (_, ends) in zip(values, chosen, strict=True)]
+    counts = np.array([len(each) // 2 for each in places], np.int64)
+    begins, ends = np.array([end for each in places for end in each], np.int64).reshape(-1, 2).T
+    runs = Runs(begins, ends, counts)
+    pairs = [[*zip(each[::2], each[1::2], strict=True)] for each in places]
+    taken = [value[b:e] for value, each in zip(values, pairs, strict=True) for b, e in each]
+    expected = np.concatenate([sample(0)[name][:0], *taken])
+    found = dataset.selection(np.array([number for number, _ in chosen], np.int64))
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
             patch.setattr(native, "library", lambda: None)
-        read = found.parts(name, begins, ends)
+        read = found.parts(name, runs)
         assert (read.dtype, read.shape) == (expected.dtype, expected.shape)
         np.testing.assert_array_equal(read, expected)
         room = np.zeros((len(expected) + 2, *expected.shape[1:]), expected.dtype)
-        assert found.parts(name, begins, ends, room[1:-1]) is not None
+        assert found.parts(name, runs, room[1:-1]) is not None
         np.testing.assert_array_equal(room[1:-1], expected)
         assert not room[[0, -1]].any()
-        np.testing.assert_array_equal(found.parts(name, begins, ends, scratch=Scratch()), expected)
+        np.testing.assert_array_equal(found.parts(name, runs, scratch=Scratch()), expected)
         assert found.column(length_column(name)).tolist() == list(map(len, values))
+        first = int(runs[:cut].sizes.sum())
+        np.testing.assert_array_equal(found[:cut].parts(name, runs[:cut]), expected[:first])
+        np.testing.assert_array_equal(found[cut:].parts(name, runs[cut:]), expected[first:])
+    if len(counts):
+        covering = Runs(np.zeros_like(counts), np.array([len(value) for value in values], np.int64))
+        assert runs.within(runs)
+        assert runs.within(covering)
+        assert covering.within(runs) == all(
+            not len(value) or (0, len(value)) in each for value, each in zip(values, pairs, strict=True)
+        )
 
 
 def test_parts_that_no_value_has(dataset: shardio.Dataset) -> None:
@@ -117,14 +132,16 @@ def test_parts_that_no_value_has(dataset: shardio.Dataset) -> None:
     found, zeros = dataset.selection(np.array([2, 50])), np.zeros(2, np.int64)
     place = dataset.locate(50)
     with pytest.raises(ShardCorrupt, match=rf"{place.shard}, field 'tokens', row {place.row}: has 5 entries.* have 6"):
-        found.parts("tokens", zeros, np.array([5, 6]))
+        found.parts("tokens", Runs(zeros, np.array([5, 6])))
     with pytest.raises(ConfigError, match=r"'points' is array, float64, shapes differ: only values of a shape"):
-        found.parts("points", zeros, zeros)
-    for begins, ends in ((zeros, zeros[:1]), (zeros - 1, zeros), (zeros + 1, zeros)):
-        with pytest.raises(ValueError, match="parts must be 2 pairs of 0 <= begin <= end"):
-            found.parts("tokens", begins, ends)
+        found.parts("points", Runs(zeros, zeros))
+    for begins, ends in ((zeros, zeros[:1]), (zeros[:1], zeros[:1]), (zeros - 1, zeros), (zeros + 1, zeros)):
+        with pytest.raises(ValueError, match="runs must be of 2 values"):
+            found.parts("tokens", Runs(begins, ends))
+    with pytest.raises(ValueError, match="runs must be of 2 values"):
+        found.parts("tokens", Runs(zeros, zeros, np.array([1, 2])))
     with pytest.raises(ValueError, match="out must be"):
-        found.parts("tokens", zeros, zeros + 1, np.empty(3, np.uint16))
+        found.parts("tokens", Runs(zeros, zeros + 1), np.empty(3, np.uint16))
 
 
 def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +156,7 @@ def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 patch.setattr(type(reader), "read", None)
             assert everything(opened, [3, 55, 3, 20]) == wanted
             found = opened.selection(np.array([3, 55]))
-            found.parts("tokens", np.array([0, 1]), found.column(length_column("tokens")))
+            found.parts("tokens", Runs(np.array([0, 1]), found.column(length_column("tokens"))))
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5"])

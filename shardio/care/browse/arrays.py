@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.extents import Blocks
+from ...containers.extents import Blocks, Runs
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, length_column
 from ...system import helper_process
@@ -134,7 +134,7 @@ def read(dataset: ReadableDataset, name: str, index: int, cut: Callable[[Shape],
             first, size = chosen.begins[0], chosen.sizes[0]
             if size * field.entry_bytes > _MOST_BYTES:
                 raise BadSample(f"{size} entries of {field.entry_bytes} bytes are too many to show at once")
-            values = selection.parts(name, np.array([first]), np.array([first + size]))
+            values = selection.parts(name, Runs(np.array([first]), np.array([first + size])))
             values = values[_places(chosen.begins, chosen.sizes, 1)]
         else:
             (value,) = decoded(dataset, name, selection.values(name), number)

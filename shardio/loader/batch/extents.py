@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...containers.extents import Blocks, Entries, Extent, Several
+from ...containers.extents import Blocks, Extent, Runs, Several
 from ...format.fields import length_column
 from ...transforms import ArrayRecipe, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
@@ -43,7 +43,7 @@ def _blocks(spec: BatchSpec, name: str, keys: RandomKeys) -> Blocks:
     return blocks_of(recipe.moves(keys.draws(spec.names.draws[name]))[0], recipe)
 
 
-def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: RandomKeys) -> Entries:
+def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: RandomKeys) -> Runs:
     """Return the entries of a ragged field from the first to the last one that any of its names delivers."""
     lengths = np.maximum(selection.column(length_column(stored)), 0)
     entry = spec.dataset.fields[stored].entry_shape
@@ -52,7 +52,7 @@ def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: Ran
     drawn = [spec.arrays[name].recipe.moves(keys.draws(spec.names.draws[name]), shapes)[0] for name in names]
     windows = [(first.begins, first.ends) for first in drawn if isinstance(first, ArrayWindow)]
     begins, ends = zip(*windows, strict=True)
-    return Entries(np.minimum.reduce(begins), np.maximum.reduce(ends))
+    return Runs(np.minimum.reduce(begins), np.maximum.reduce(ends))
 
 
 def blocks_of(first: Move, recipe: ArrayRecipe) -> Blocks:

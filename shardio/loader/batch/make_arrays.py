@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ...containers.extents import Runs
 from ...containers.packed_values import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
@@ -70,7 +71,7 @@ def _read_parts(
     rows: Rows, stored: str, selection: SelectedSamples, begins: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[Any]:
     scratch = rows.spec.scratch.take()
-    data = selection.parts(stored, begins, ends, scratch=scratch)
+    data = selection.parts(stored, Runs(begins, ends), scratch=scratch)
     rows.spec.scratch.give_back_when_gone(data.base, [scratch])  # which each view of it refers to
     return data
 
