@@ -209,6 +209,34 @@ def packets_of(facts: VideoFacts, directory: Directory, groups: Sequence[int], b
     return Packets(*(np.concatenate([getattr(part, name) for part in parts]) for name in Packets.__slots__))
 
 
+def runs_to_decode(packets: Packets, frames: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return which packets give some frames: runs to decode one after the other, each from a key frame on.
+
+    Packets that nothing refers to, and that aren't wanted, are left out.
+
+    Args:
+        packets: the packets of the groups that `Directory.touched` names.
+        frames: the numbers of the frames.
+
+    Raises BadTable if the packets lack one of the frames.
+    """
+    wanted = np.isin(packets.shown, frames) & (packets.shown >= 0)
+    numbers, keys = np.flatnonzero(wanted), np.flatnonzero(packets.keys)
+    if len(numbers) != len(np.unique(frames)):
+        raise BadTable("the groups lack a frame that they are to have")
+    own = np.searchsorted(keys, numbers, "right") - 1
+    # What is shown before its key frame refers to what comes before that.
+    leads = (packets.shown[numbers] < packets.shown[keys[own]]) | (packets.shown[keys[own]] < 0)
+    runs = list[tuple[int, int]]()
+    for key, last in zip(keys[np.maximum(own - leads, 0)].tolist(), numbers.tolist(), strict=True):
+        begin = key
+        while runs and begin <= runs[-1][1]:
+            begin = min(begin, runs.pop()[0])
+        runs.append((begin, last))
+    needed = wanted | ~packets.spare
+    return [begin + np.flatnonzero(needed[begin : last + 1]) for begin, last in runs]
+
+
 def _even(facts: VideoFacts, frame: int) -> int:
     """Return when a frame would be shown at an even rate, in ticks."""
     return facts.start + frame * facts.span // max(1, facts.frames)
