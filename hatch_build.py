@@ -19,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDER = Path("shardio", "native")
 SOURCES = (
     *("jpeg.c", "recode.c", "segments.c", "damage.c", "resample.c", "area.c", "headers.c"),
-    *("steps.c", "colors.c", "neighbors.c", "numbers.c", "lookup.c", "png.c"),
+    *("steps.c", "colors.c", "neighbors.c", "numbers.c", "lookup.c", "planes.c", "png.c"),
     *("permute.c", "shuffle.c", "chunks.c", "rows.c", "lmdb.c", "files.c", "guard.c", "stop.c", "leave.c"),
 )
 CHOICES = ("auto", "require", "off")
