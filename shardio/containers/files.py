@@ -480,4 +480,8 @@ class SpanReader(BaseReader[S]):
         out[there] = part
 
     def _read_values(self, shard: S, rows: Rows, field: str, most: int) -> list[bytes]:
-        return shard.file.read_values(*self._spans(shard, rows, field), rows, field, most)
+        return self._file(shard, field).read_values(*self._spans(shard, rows, field), rows, field, most)
+
+    def _file(self, shard: S, field: str) -> RawFile:
+        """Return the file that has the values of a field that differ in size."""
+        return shard.file

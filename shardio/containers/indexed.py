@@ -12,7 +12,7 @@ from ..format.file_table import FileTable
 from ..system.types import Rows
 from . import side_index
 from .base import Container, OpenedShard
-from .extents import FileSpans
+from .extents import NO_BYTES, Extent, FileSpans
 from .files import RawFile, SpanReader, SpanShard
 from .row_locator import MemoryRows, RowLocator, SpanTable, not_mapped
 
@@ -24,11 +24,13 @@ class _OpenShard(SpanShard):
     Attributes:
         file: the file itself.
         index: its index.
+        second: the second array of the index, if it has one.
         locators: where fields are, of those that were asked for.
     """
 
     file: RawFile
     index: FileTable
+    second: side_index.SecondArray | None
     locators: dict[str, RowLocator | None] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -41,13 +43,25 @@ class IndexedReader(SpanReader[_OpenShard]):
 
     def _open(self) -> _OpenShard:
         file, index = RawFile(self._path), side_index.read(self._path, self._fields)
-        return _OpenShard(file, index)
+        return _OpenShard(file, index, side_index.second_array(self._path, self._fields))
 
     def _column(self, shard: _OpenShard, field: str) -> FileTable | None:
         return shard.index[field] if field in (shard.index.dtype.names or ()) else None
 
     def _spans(self, shard: _OpenShard, rows: Rows, field: str) -> FileSpans:
-        return shard.index[f"{field}.offset"].take(rows), shard.index[f"{field}.size"].take(rows)
+        begin = 0 if (second := self._second(shard, field)) is None else second.begin
+        return shard.index[f"{field}.offset"].take(rows) + begin, shard.index[f"{field}.size"].take(rows)
+
+    def _file(self, shard: _OpenShard, field: str) -> RawFile:
+        return shard.file if (second := self._second(shard, field)) is None else second.file
+
+    def _second(self, shard: _OpenShard, field: str) -> side_index.SecondArray | None:
+        """Return the second array of the index if that has a field's values."""
+        return shard.second if field.startswith("_") and not self._fields[field].fixed else None
+
+    def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
+        # The index is in no need of fetching: it was read whole.
+        return super().spans(rows, field, extent) if self._second(self._shard(), field) is None else NO_BYTES
 
     def locator(self, field: str) -> RowLocator | None:
         shard = self._shard()
@@ -62,9 +76,11 @@ class IndexedReader(SpanReader[_OpenShard]):
         spans = index[f"{field}.offset"].address
         if index[f"{field}.size"].address != spans + 8:
             return None
-        kind, file = self._fields[field], shard.file
+        kind, file, begin, end = self._fields[field], shard.file, 0, shard.file.size
+        if (second := self._second(shard, field)) is not None:
+            file, begin, end = second.file, second.begin, second.end
         mapped = file.map_parts if kind.ragged or kind.fixed else not_mapped
-        return SpanTable(spans, index.dtype.itemsize, file.fd, file.size, owner, map=mapped)
+        return SpanTable(spans, index.dtype.itemsize, file.fd, end, (owner, file), begin, map=mapped)
 
 
 class IndexedContainer(Container):

@@ -4,7 +4,7 @@
 key                                             value
 ==============================================  =====================================================
 uint64 index, big-endian, then the field name   the stored bytes
-eight bytes of 0xff, then a hidden column name  the values of all samples, end to end
+eight bytes of 0xff, then a hidden column name  the values of all samples, end to end, if they have one size
 eight bytes of 0xff, then `_first`              the first sample's index, uint64, little-endian
 eight bytes of 0xff, then `_count`              the number of samples, uint64, little-endian
 eight bytes of 0xff, then `_fields`             the fields, as JSON
@@ -53,8 +53,8 @@ class LmdbWriter(Writer):
             if len(_SHARD_KEY) + len(name.encode()) > _LONGEST_KEY:
                 raise ConfigError(f"an LMDB key has at most {_LONGEST_KEY} bytes: field {name!r} is too long")
         super().__init__(path, fields, first)
-        self._entries = sorted((name.encode(), name) for name in fields if not name.startswith("_"))
-        self._columns = {name: bytearray() for name in fields if name.startswith("_")}
+        self._columns = {name: bytearray() for name, field in fields.items() if _is_column(name, field)}
+        self._entries = sorted((name.encode(), name) for name in fields if name not in self._columns)
         self._pending: list[tuple[bytes, bytes]] = []
         self._pending_bytes, self._map_size = 0, _SMALLEST_MAP
         # Without these, each commit would wait for the disk: `close` waits once, before anyone has seen the file.
@@ -170,7 +170,7 @@ class LmdbReader(SpanReader[_Shard]):
         if shard.first + shard.count >= 1 << 63:
             raise ShardCorrupt(f"{path}: {shard.count} samples from index {shard.first} on are more than there can be")
         for name, field in self._fields.items():
-            hidden = name.startswith("_")
+            hidden = _is_column(name, field)
             span = shard.pages.find((_SHARD_KEY if hidden else shard.first.to_bytes(8, "big")) + name.encode())
             if span is None and (hidden or shard.count):
                 raise ShardCorrupt(f"{path}: has no field {name!r}")
@@ -223,6 +223,11 @@ class LmdbContainer(Container):
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         text = _Shard(RawFile(path)).value(_FIELDS)
         return None if text is None else parse_fields(text, path)
+
+
+def _is_column(name: str, field: Field) -> bool:
+    """Return whether the values of all samples are one entry: of hidden columns of one size."""
+    return name.startswith("_") and field.fixed
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
 """The side index of a shard: `NAME.idx.npy`, one structured array with a row per sample, in `.npy` format.
 
-It says where each value is in the file next to it, and holds scalars and hidden columns itself. Tars have one, and so
-do files that others wrote. This module alone knows its layout.
+It says where each value is in the file next to it, and holds scalars and hidden columns itself. Hidden columns whose
+values differ in size, the tables of videos, stand end to end in a second array behind the first, uint8, in `.npy`
+format too. Tars have an index, and so do files that others wrote. This module alone knows its layout.
 """
 
 import os
+import shutil
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
 
@@ -39,12 +42,19 @@ def located(fields: Mapping[str, Field]) -> dict[str, Field]:
 
 
 def held(fields: Mapping[str, Field]) -> list[str]:
-    """Return the names of the fields whose values the index itself holds: scalars and hidden columns."""
-    return [name for name, field in fields.items() if name.startswith("_") or field.kind == "scalar"]
+    """Return the names of the fields whose values its rows hold: scalars and hidden columns of one size."""
+    return [name for name, field in fields.items() if field.fixed and (name.startswith("_") or field.kind == "scalar")]
+
+
+def behind(fields: Mapping[str, Field]) -> list[str]:
+    """Return the names of the hidden columns whose values stand in the second array."""
+    return [name for name, field in fields.items() if name.startswith("_") and not field.fixed]
 
 
 def dtype_of(fields: Mapping[str, Field]) -> np.dtype[Any]:
     """Return the dtype of a row: `<field>.offset` and `<field>.size` of each located field, then the held columns.
+
+    Those of columns in the second array come between them, and count from that array's first byte.
 
     Args:
         fields: the shard's fields, with hidden columns.
@@ -53,7 +63,7 @@ def dtype_of(fields: Mapping[str, Field]) -> np.dtype[Any]:
         ConfigError: two columns would have the same name.
     """
     columns: list[tuple[Any, ...]] = []
-    for name in located(fields):
+    for name in (*located(fields), *behind(fields)):
         columns += [(f"{name}.offset", "<i8"), (f"{name}.size", "<i8")]
     for name in held(fields):
         columns.append((name, fields[name].row_dtype, fields[name].row_shape))
@@ -63,8 +73,10 @@ def dtype_of(fields: Mapping[str, Field]) -> np.dtype[Any]:
     return np.dtype(columns)
 
 
-def size_of(fields: Mapping[str, Field], count: int) -> int:
-    """Return the bytes of the index of a shard of `count` samples, as `SideIndexWriter` writes it."""
+def size_of(fields: Mapping[str, Field], count: int) -> int | None:
+    """Return the bytes of the index of a shard of `count` samples; None if it has a second array."""
+    if behind(fields):
+        return None
     dtype = dtype_of(fields)
     return len(npy.header_of(dtype, (count,))) + count * dtype.itemsize
 
@@ -83,22 +95,34 @@ class SideIndexWriter:
     Args:
         file: an empty file; the caller syncs and closes it.
         fields: the shard's fields, with hidden columns.
+        spool: makes a file for the second array, if there is one.
     """
 
-    def __init__(self, file: IO[bytes], fields: Mapping[str, Field]) -> None:
+    def __init__(self, file: IO[bytes], fields: Mapping[str, Field], spool: Callable[[], IO[bytes]]) -> None:
         self._file, self._dtype = file, dtype_of(fields)
-        self._held = held(fields)
-        self._locations = struct.Struct(f"<{2 * len(located(fields))}q")
+        self._held, self._behind = held(fields), behind(fields)
+        self._locations = struct.Struct(f"<{2 * len((*located(fields), *self._behind))}q")
+        self._second, self._bytes = [spool()] if self._behind else [], 0
         self._file.write(npy.header_of(self._dtype, (0,)))
 
     def append(self, locations: Sequence[int], sample: Stored) -> None:
         """Add a row: the offset and size of each located field in turn, and the sample that has the held values."""
-        self._file.write(self._locations.pack(*locations))
+        more = list[int]()
+        for file in self._second:
+            for name in self._behind:
+                size = file.write(sample[name])
+                more += self._bytes, size
+                self._bytes += size
+        self._file.write(self._locations.pack(*locations, *more))
         for name in self._held:
             self._file.write(sample[name])
 
     def finish(self, count: int) -> None:
-        """Rewrite the header for `count` rows."""
+        """Rewrite the header for `count` rows, and put the second array behind them."""
+        for file in self._second:
+            self._file.write(npy.header_of(np.dtype(np.uint8), (self._bytes,)))
+            file.seek(0)
+            shutil.copyfileobj(file, self._file)
         self._file.seek(0)
         self._file.write(npy.header_of(self._dtype, (count,)))
 
@@ -112,6 +136,35 @@ def write(directory: Directory, shard: str, index: NDArray[Any]) -> None:
         index: a structured array [samples] of `dtype_of` the shard's fields.
     """
     directory.write(path_of(Path(shard)).name, npy.header_of(index.dtype, (len(index),)) + index.tobytes())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SecondArray:
+    """The second array of an index: from `begin` to `end` in its file."""
+
+    file: files.RawFile
+    begin: int
+    end: int
+
+
+def second_array(shard: Path, fields: Mapping[str, Field]) -> SecondArray | None:
+    """Return the second array of a shard's side index; None if its fields have none.
+
+    Raises ShardCorrupt if it is missing or damaged.
+    """
+    if not behind(fields):
+        return None
+    path = path_of(shard)
+    tables = files.open_tables(path, 0)
+    try:
+        first = tables.npy(most_header=_LARGEST_HEADER)
+        second = tables.npy(first.stop)
+        if second.dtype != np.uint8:
+            raise ValueError(f"the second array is of {second.dtype}")
+    except ValueError as error:
+        raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error
+    return SecondArray(files.RawFile(path), second.start, second.stop)
 
 
 def load(shard: Path) -> FileTable:

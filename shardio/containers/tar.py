@@ -32,7 +32,8 @@ LARGEST_MEMBER = 8**11 - 1
 
 _LONGEST_NAME = 100
 _EXTENSIONS = {
-    "text": "txt", "json": "json", "bytes": "bin", "array": "npy", "pixels": "pixels.npy", "images": "mp"
+    "text": "txt", "json": "json", "bytes": "bin", "array": "npy", "pixels": "pixels.npy", "images": "mp",
+    "video": "mp4",
 }  # fmt: skip
 _IMAGE_EXTENSIONS = (*images.SUFFIXES.values(), "bin")
 
@@ -135,7 +136,7 @@ class TarWriter(Writer):
         self._extensions = {n: extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
         self._texts: dict[tuple[str, bytes], bytes] = {}
         self._tar, self._position = self._create(path), 0
-        self._index = side_index.SideIndexWriter(self._create(side_index.path_of(path)), fields)
+        self._index = side_index.SideIndexWriter(self._create(side_index.path_of(path)), fields, self._spool)
 
     def _add(self, sample: Stored, index: int) -> None:
         # A value that the sample lacks is no member, as in tars that others write.

@@ -188,7 +188,7 @@ class Selection(SelectedSamples):
     ) -> NDArray[Any]:
         """Read runs of entries of a ragged field's values, see `SelectedSamples.parts`."""
         field = self._field(name)
-        if not field.ragged:
+        if not field.has_runs:
             raise ConfigError(f"field {name!r} is {describe(field)}: only values of a shape (None, ...) have parts")
         if not runs.are_of(len(self._rows)):
             if (self.column(length_column(name)) < 0).any():
@@ -218,7 +218,7 @@ class Selection(SelectedSamples):
         """Raise ShardCorrupt for a value that has not as many entries as its `_length` says."""
         field, column = self._field(name), length_column(name)
         lengths = self.column(column)
-        if field.ragged:
+        if field.has_runs:
             sizes = values.sizes if isinstance(values, PackedValues) else np.array([len(v) for v in values], np.int64)
             wrong = (sizes // field.entry_bytes != lengths) | (sizes % field.entry_bytes != 0)
         else:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 6: (0.299, 0.114), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
 """The shares of red and blue in the brightness, by the number of the matrix in ITU-T H.273."""
+_SHIFTS = {"420p": (1, 1), "422p": (1, 0), "444p": (0, 0), "440p": (0, 1)}
 _UNTAGGED = 2, 0
 _FULL = 2
 
@@ -49,7 +50,7 @@ class Planes:
     down: int
     shift: int
     black: int
-    factors: tuple[int, int, int, int, int]
+    factors: tuple[int, ...]
 
 
 @cache
@@ -63,12 +64,13 @@ def planes_of(pixel_format: str, matrix: int, color_range: int) -> Planes:
 
     Raises BadSample for formats and matrices that are not converted.
     """
-    name = pixel_format.removesuffix("le").removesuffix("10")
-    bits = 10 if pixel_format.endswith("10le") else 8
-    shifts = {"420p": (1, 1), "422p": (1, 0), "444p": (0, 0), "440p": (0, 1)}.get(name.removeprefix("yuvj").removeprefix("yuv"))
+    name = pixel_format.removesuffix("10le")
+    bits = 8 if name == pixel_format else 10
+    shifts = _SHIFTS.get(name.removeprefix("yuvj").removeprefix("yuv"))
     weights = _WEIGHTS[5] if matrix in _UNTAGGED else _WEIGHTS.get(matrix)
     if shifts is None or weights is None:
-        raise BadSample(f"its frames are {pixel_format} with matrix {matrix}: converted are yuv420p, yuv422p, yuv444p of 8 and 10 bits")
+        converted = "yuv420p, yuv422p, yuv440p and yuv444p of 8 and 10 bits"
+        raise BadSample(f"its frames are {pixel_format} with matrix {matrix}: converted are {converted}")
     red, blue = weights
     green, full = 1 - red - blue, color_range == _FULL or name.startswith("yuvj")
     light, colors = (1 << bits) - 1, (1 << bits) - 1
@@ -84,8 +86,7 @@ def planes_of(pixel_format: str, matrix: int, color_range: int) -> Planes:
         -scale * 2 * red * (1 - red) / green / colors,
         scale * 2 * (1 - blue) / colors,
     )
-    first, *others = map(round, factors)
-    return Planes(bits, *shifts, shift, black, (first, *others))
+    return Planes(bits, *shifts, shift, black, tuple(map(round, factors)))
 
 
 def rgb(frame: "av.VideoFrame", top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:

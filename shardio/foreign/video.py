@@ -4,6 +4,7 @@ libavformat finds the packets, once; every packet is then compared with the byte
 hostile: call it in the helper process (`system/helper_process.py`).
 """
 
+import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -12,10 +13,16 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadSample
-from ..format.packets import CODECS, BadTable, Packets, VideoFacts, packets_of, runs_to_decode, table_of, Directory
-from .video_decoder import decode, pyav
+from ..format.limits import MAX_IMAGE_PIXELS
+from ..format.packets import CODECS, BadTable, Packets, VideoFacts, table_of
+from ..system import helper_process
+from ..system.types import Buffer
+from .video_decoder import pyav
 
-_FORMATS = {"mov": ((4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (4, b"free"), (4, b"skip")), "matroska": ((0, b"\x1aE\xdf\xa3"),)}
+_FORMATS = {
+    "mov": [(4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")],
+    "matroska": [(0, b"\x1aE\xdf\xa3")],
+}
 """The demuxers that are used, with the bytes that their files begin with, and where."""
 _BEHIND = 64  # bytes that a packet of Matroska may begin behind the place that the demuxer reports
 _CHECKED_EVERY = 50  # groups whose frames are decoded at conversion, besides the first and the last
@@ -29,6 +36,28 @@ def format_of(head: bytes) -> str | None:
         if any(head[at : at + len(mark)] == mark for at, mark in beginnings):
             return name
     return None
+
+
+def described(value: Buffer) -> tuple[VideoFacts, bytes]:
+    """Return what is known of a video file, and the table of its packets; the helper process finds it.
+
+    Raises BadSample as `scan` does, or if that takes too long or ends the helper.
+    """
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(value)
+        file.flush()
+        try:
+            found = helper_process.call(f"{__name__}:answer", {"path": file.name}, helper_process.current_limit())
+        except helper_process.CallFailed as error:
+            raise BadSample(f"libavformat does not get through it: {error}") from error
+    return VideoFacts(*np.frombuffer(found[0], np.int64).tolist()), bytes(found[1])
+
+
+def answer(path: str) -> Iterator[bytes]:
+    """Yield what `scan` returns, in the helper process."""
+    facts, table = scan(Path(path), MAX_IMAGE_PIXELS)
+    yield np.array(facts, np.int64).tobytes()
+    yield table
 
 
 def scan(path: Path, most_pixels: int) -> tuple[VideoFacts, bytes]:
@@ -55,56 +84,57 @@ def scan(path: Path, most_pixels: int) -> tuple[VideoFacts, bytes]:
 
 
 def _scanned(container: Any, path: Path, most_pixels: int) -> tuple[VideoFacts, bytes]:
-    streams = [stream for stream in container.streams.video if "ATTACHED_PIC" not in f"{stream.disposition}".upper()]
+    streams = [stream for stream in container.streams.video if not stream.disposition & stream.disposition.attached_pic]
     if not streams:
         raise BadSample("it has no video stream")
-    stream = streams[0]
-    context = stream.codec_context
-    codec = "av1" if context.codec.canonical_name == "av1" else context.codec.canonical_name
+    stream, context = streams[0], streams[0].codec_context
+    codec, height, width = context.codec.canonical_name, context.height, context.width
     if codec not in CODECS:
         raise BadSample(f"its codec is {codec!r}; decoded are {', '.join(CODECS[1:])}")
-    if not 0 < context.height * context.width <= most_pixels:
-        raise BadSample(f"its frames have {context.height} x {context.width} pixels, max_image_pixels allows {most_pixels}")
+    if not 0 < height * width <= most_pixels:
+        raise BadSample(f"its frames have {height} x {width} pixels, max_image_pixels allows {most_pixels}")
     extradata = _needed_extradata(codec, bytes(context.extradata or b""))
-    columns, number = list[tuple[int, int, bool, int | None, bool, bool, int]](), 0
+    found, layers = list[tuple[int, int, bool, int | None, bool, bool]](), list[int]()
     with path.open("rb") as file:
         for packet in container.demux(stream):
-            if not packet.size:
+            if not packet.size:  # the last one, which only says that there are no more
                 continue
             data = bytes(packet)
-            columns.append((_place(file, packet.pos, data, number), len(data), packet.is_keyframe, packet.pts, packet.is_discard, *_reference(codec, extradata, data)))
-            number += 1
-    if not columns:
+            place, (spare, layer) = _place(file, packet.pos, data, len(found)), _reference(codec, extradata, data)
+            found.append((place, len(data), packet.is_keyframe, packet.pts, packet.is_discard, spare))
+            layers.append(layer)
+    if not found:
         raise BadSample("its video stream has no packets")
-    offsets, sizes, keys, times, drops, spare, layers = (list(column) for column in zip(*columns, strict=True))
-    if any(time is None for time in times):
+    offsets, sizes, keys, times, dropped, spared = zip(*found, strict=True)
+    if None in times:
         raise BadSample(f"its packet {times.index(None)} has no time: {REWRITE}")
-    when, dropped = np.array(times, np.int64), np.array(drops, np.bool_)
-    order = np.argsort(when[~dropped], kind="stable")
-    shown = np.full(len(when), -1, np.int64)
-    shown[np.flatnonzero(~dropped)[order]] = np.arange(len(order))
-    ordered = when[~dropped][order]
-    if len(ordered) > 1 and (np.diff(ordered) == 0).any():
-        raise BadSample(f"two of its frames are shown at once, at {ordered[:-1][np.diff(ordered) == 0][0]} ticks: {REWRITE}")
-    step = int(ordered[-1] - ordered[0]) // max(1, len(ordered) - 1) if len(ordered) else 0
+    when, kept = np.array(times, np.int64), np.flatnonzero(~np.array(dropped, np.bool_))
+    order = np.argsort(when[kept], kind="stable")
+    shown, ordered = np.full(len(when), -1, np.int64), when[kept][order]
+    shown[kept[order]] = np.arange(len(order))
+    steps = np.diff(ordered)
+    if (steps == 0).any():
+        raise BadSample(f"two of its frames are shown at once, at tick {ordered[np.argmin(steps)]}: {REWRITE}")
+    span = int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else 0
     tick = Fraction(stream.time_base)
-    facts = VideoFacts(
+    facts = VideoFacts.of_none()._replace(
         frames=len(ordered),
-        groups=0,
-        extradata=0,
-        table=0,
         codec=CODECS.index(codec),
-        height=context.height,
-        width=context.width,
-        rotation=0,
+        height=height,
+        width=width,
         ticks=tick.numerator,
         per=tick.denominator,
         start=int(ordered[0]) if len(ordered) else 0,
-        span=int(ordered[-1] - ordered[0]) + step if len(ordered) else 0,
+        span=span,
     )
-    top = max(layers)
-    spared = np.array([flag and layer == top for flag, layer in zip(spare, layers, strict=True)], np.bool_)
-    packets = Packets(np.array(offsets, np.int64), np.array(sizes, np.int64), np.array(keys, np.bool_), shown, when, spared)
+    packets = Packets(
+        np.array(offsets, np.int64),
+        np.array(sizes, np.int64),
+        np.array(keys, np.bool_),
+        shown,
+        when,
+        np.array(spared, np.bool_) & (np.array(layers) == max(layers)),
+    )
     try:
         return table_of(facts, packets, extradata)
     except BadTable as error:
@@ -139,20 +169,23 @@ def _needed_extradata(codec: str, extradata: bytes) -> bytes:
 def _reference(codec: str, extradata: bytes, data: bytes) -> tuple[bool, int]:
     """Return whether no other picture refers to a packet's, and its temporal layer."""
     if codec == "h264":
-        slices = [unit[0] for unit in _units(data, (extradata[4] & 3) + 1 if extradata[:1] == b"\1" else 0) if 1 <= unit[0] & 0x1F <= 5]
-        return bool(slices) and not any(head & 0x60 for head in slices), 0
+        heads = [head for head, _ in _units(data, extradata, 4) if 1 <= head & 0x1F <= 5]
+        return bool(heads) and not any(head & 0x60 for head in heads), 0
     if codec == "hevc":
-        heads = [unit[:2] for unit in _units(data, (extradata[21] & 3) + 1 if extradata[:1] == b"\1" else 0) if len(unit) > 1 and unit[0] >> 1 & 0x3F < 32]
-        layers = [(head[1] & 7) - 1 for head in heads]
-        return bool(heads) and all(head[0] >> 1 & 0x3F in range(0, 16, 2) for head in heads), max(layers, default=0)
+        pictures = [(head >> 1 & 0x3F, (after & 7) - 1) for head, after in _units(data, extradata, 21)]
+        pictures = [(kind, layer) for kind, layer in pictures if kind < 32]
+        spare = bool(pictures) and all(kind < 16 and kind % 2 == 0 for kind, _ in pictures)
+        return spare, max((layer for _, layer in pictures), default=0)
     return False, 0
 
 
-def _units(data: bytes, prefix: int) -> Iterator[bytes]:
-    """Yield the beginnings of the units of a packet of H.264 or HEVC, whose sizes stand before them in `prefix` bytes."""
-    at = 0
-    while prefix and at + prefix < len(data):
+def _units(data: bytes, extradata: bytes, place: int) -> Iterator[tuple[int, int]]:
+    """Yield the first two bytes of each unit of a packet of H.264 or HEVC; the place in extradata says their form."""
+    if extradata[:1] != b"\1" or len(extradata) <= place:
+        return  # units behind start codes, of which nothing is told here
+    at, prefix = 0, (extradata[place] & 3) + 1
+    while at + prefix + 2 <= len(data):
         size = int.from_bytes(data[at : at + prefix], "big")
         at += prefix
-        yield data[at : at + min(size, 2)]
+        yield data[at], data[at + 1]
         at += size

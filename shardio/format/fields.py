@@ -37,13 +37,14 @@ from ..system import npy, strict_json
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Sample
 from . import images
+from .packets import VideoFacts
 
-Kind: TypeAlias = Literal["image", "images", "pixels", "array", "scalar", "text", "bytes", "json"]
+Kind: TypeAlias = Literal["image", "images", "pixels", "array", "scalar", "text", "bytes", "json", "video"]
 Role: TypeAlias = Literal["mask", "segments", "boxes", "points"]
 
 _IMAGES = ("image", "pixels")
 _BYTES = (bytes, bytearray, memoryview)
-_PLAIN_KINDS = ("image", "images", "text", "bytes", "json")  # which need no dtype and no shape
+_PLAIN_KINDS = ("image", "images", "text", "bytes", "json", "video")  # which need no dtype and no shape
 
 CHECKSUM = "_checksum"
 """The hidden column that holds each sample's checksum, uint64; no container compresses it."""
@@ -64,7 +65,7 @@ class Field:
     """One named part of a sample.
 
     Attributes:
-        kind: `image`, `images`, `pixels`, `array`, `scalar`, `text`, `bytes` or `json`.
+        kind: `image`, `images`, `pixels`, `array`, `scalar`, `text`, `bytes`, `json` or `video`.
         dtype: NumPy's name of the element type of an array or a scalar, such as `int64`; None for other kinds.
         shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ, which
             those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length.
@@ -191,8 +192,13 @@ class Field:
 
     @property
     def has_lengths(self) -> bool:
-        """Whether a hidden column holds how many entries each value has: of ragged fields, and of lists of images."""
-        return self.ragged or self.kind == "images"
+        """Whether a hidden column holds how many entries each value has: of ragged fields, lists of images, videos."""
+        return self.has_runs or self.kind == "images"
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether runs of entries can be read: of ragged fields; of videos, whose entries are bytes."""
+        return self.ragged or self.kind == "video"
 
     def length_of(self, stored: Buffer) -> int:
         """Return how many entries a stored value has, from its size or its header; 0 for the blank of a missing one.
@@ -247,7 +253,7 @@ class Field:
     @property
     def row_dtype(self) -> np.dtype[Any]:
         """The stored element type: little-endian."""
-        return np.dtype(np.uint8) if self.kind == "pixels" else np.dtype(self.dtype).newbyteorder("<")
+        return np.dtype(np.uint8) if self.kind in ("pixels", "video") else np.dtype(self.dtype).newbyteorder("<")
 
     @property
     def row_bytes(self) -> int:
@@ -283,7 +289,7 @@ class Field:
         Raises BadSample if `value` has another kind, dtype or shape and cannot be converted without loss.
         """
         match self.kind:
-            case "image" | "bytes":
+            case "image" | "bytes" | "video":
                 if not isinstance(value, _BYTES):
                     raise BadSample(f"expected bytes, got {type(value).__name__}")
                 # A memoryview may have elements of several bytes, or gaps.
@@ -322,7 +328,7 @@ class Field:
         infinity; checksums detect the rest.
         """
         match self.kind:
-            case "image" | "bytes":
+            case "image" | "bytes" | "video":
                 return bytes(stored)
             case "images":
                 try:
@@ -593,6 +599,16 @@ def present_column(name: str) -> str:
     return f"_present.{name}"
 
 
+def facts_column(name: str) -> str:
+    """Return the name of the hidden column that holds what is known of each video of a field, its `VideoFacts`."""
+    return f"_video.{name}"
+
+
+def packets_column(name: str) -> str:
+    """Return the name of the hidden column that holds the table of packets of each video of a field."""
+    return f"_packets.{name}"
+
+
 def length_column(name: str) -> str:
     """Return the name of the hidden column that holds how many entries each value of a ragged field or a list has."""
     return f"_length.{name}"
@@ -608,14 +624,20 @@ def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
 
     These are the checksum of each sample, uint64; the (height, width) in pixels of each image, int32 [2], (0, 0) where
     there is none; how many entries each value of a ragged field or list of images has, int64, 0 where there is none;
-    and whether a sample has a value of an optional field, bool.
+    whether a sample has a value of an optional field, bool; and of videos what is known of them, int64, and the tables
+    of their packets, ragged uint8.
     """
+    videos = [name for name, field in fields.items() if field.kind == "video"]
+    facts = {facts_column(n): Field("array", dtype="int64", shape=(len(VideoFacts._fields),)) for n in videos}
+    packets = {packets_column(n): Field("array", dtype="uint8", shape=(None,)) for n in videos}
+
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }
-    lengths = {length_column(n): Field("scalar", dtype="int64") for n, f in fields.items() if f.has_lengths}
+    long = {**fields, **packets}
+    lengths = {length_column(n): Field("scalar", dtype="int64") for n, f in long.items() if f.has_lengths}
     present = {present_column(n): Field("scalar", dtype="bool") for n, f in fields.items() if f.optional}
-    return {**fields, **shapes, **lengths, **present, CHECKSUM: Field("scalar", dtype="uint64")}
+    return {**fields, **shapes, **lengths, **present, **facts, **packets, CHECKSUM: Field("scalar", dtype="uint64")}
 
 
 def content_columns(fields: Mapping[str, Field]) -> list[str]:

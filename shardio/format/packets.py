@@ -68,6 +68,16 @@ class VideoFacts(NamedTuple):
     span: int
     """How long all frames are shown, in ticks."""
 
+    @classmethod
+    def of_none(cls) -> "VideoFacts":
+        """Return what stands for a missing video."""
+        return cls(*(0 for _ in cls._fields))
+
+    @property
+    def stored(self) -> bytes:
+        """The stored bytes of the column."""
+        return np.array(self, "<i8").tobytes()
+
     @property
     def head(self) -> int:
         """The bytes of the directory and the extradata."""

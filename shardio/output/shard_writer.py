@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import piece_sums
 from ..errors import BadSample, Option
+from ..foreign import video
 from ..format import checksums, manifest
 from ..format.fields import (
     CHECKSUM,
     Field,
     Missing,
     content_columns,
+    facts_column,
     is_missing,
     length_column,
+    packets_column,
     present_column,
     shape_column,
     with_hidden,
 )
+from ..format.packets import VideoFacts
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
 from ..system.directory import Directory
@@ -197,6 +201,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
     """
     shapes: dict[str, tuple[int, int]] = {}
     lengths: dict[str, bytes] = {}
+    videos: dict[str, bytes] = {}
     stored: dict[str, Buffer] = {}
     for name, field in fields.items():
         value = values[name]
@@ -208,6 +213,10 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
                 lengths[length_column(name)] = field.length_of(stored[name]).to_bytes(8, "little")
             if field.kind == "images" and value is not None:
                 field.check_images(value, field.probe)
+            if field.kind == "video":
+                facts, table = (VideoFacts.of_none(), b"") if value is None else video.described(value)
+                videos |= {facts_column(name): facts.stored, packets_column(name): table}
+                lengths[length_column(packets_column(name))] = len(table).to_bytes(8, "little")
             if field.kind == "image" and value is not None:
                 info = field.probe(value)
                 shapes[name] = (info.height, info.width)
@@ -221,7 +230,9 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
         for name, field in fields.items()
         if field.kind == "image"
     }
-    return Encoded({**stored, **hidden, **lengths, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
+    return Encoded(
+        {**stored, **hidden, **lengths, **videos, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes
+    )
 
 
 def common_shape(sizes: NDArray[np.int32]) -> tuple[int, int] | None:
