@@ -47,6 +47,7 @@ from .loader.stats import LoaderStats as LoaderStats
 from .order.plan import Plan as Plan
 from .order.world import World as World
 from .system.did_you_mean import did_you_mean
+from .transforms import CenterClip as CenterClip
 from .transforms import CenterCrop as CenterCrop
 from .transforms import CenterSpatialCrop as CenterSpatialCrop
 from .transforms import ColorJitter as ColorJitter
@@ -63,6 +64,7 @@ from .transforms import RandAugment as RandAugment
 from .transforms import RandomApply as RandomApply
 from .transforms import RandomAxisFlip as RandomAxisFlip
 from .transforms import RandomChoice as RandomChoice
+from .transforms import RandomClip as RandomClip
 from .transforms import RandomCrop as RandomCrop
 from .transforms import RandomErasing as RandomErasing
 from .transforms import RandomGrayscale as RandomGrayscale
@@ -84,6 +86,7 @@ from .transforms import ToFloat as ToFloat
 from .transforms import ToInt64 as ToInt64
 from .transforms import Tokenize as Tokenize
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
+from .transforms import UniformFrames as UniformFrames
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
 from .views.view import BaseDataset
@@ -113,6 +116,7 @@ __all__ = [
     "BadSample",
     "CacheError",
     "CacheWarning",
+    "CenterClip",
     "CenterCrop",
     "CenterSpatialCrop",
     "ColorJitter",
@@ -152,6 +156,7 @@ __all__ = [
     "RandomApply",
     "RandomAxisFlip",
     "RandomChoice",
+    "RandomClip",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
@@ -185,6 +190,7 @@ __all__ = [
     "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",
+    "UniformFrames",
     "View",
     "Weighted",
     "Windows",

@@ -29,9 +29,10 @@ from .orientation import Orientations, make_upright
 from .output_format import OutputFormat, OutputWriter, PixelArray
 from .resizing import cropped, resize
 from .size_preserving_steps import carry_out
+from .video_frames import VideoFrames
 
-Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
-"""Image files, or the pixels of images of one size, [n, height, width, channels]."""
+Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8] | VideoFrames
+"""Image files, the pixels of images of one size, [n, height, width, channels], or frames of videos."""
 Failed: TypeAlias = dict[int, BadSample] | None
 """Receives the errors of images that cannot be decoded, by position; with None the first of these errors is raised."""
 
@@ -47,7 +48,7 @@ class Given:
     def row(self, row: int) -> "Given":
         rows = slice(row, row + 1)
         own = None if self.orientations is None else self.orientations[rows]
-        stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
+        stored = self.stored[rows] if isinstance(self.stored, np.ndarray | VideoFrames) else [self.stored[row]]
         return Given(stored, self.sizes[rows], own)
 
     def pixels(self, row: int, decode: Callable[[bytes], NDArray[Any]]) -> NDArray[Any]:
@@ -56,6 +57,8 @@ class Given:
         if isinstance(self.stored, np.ndarray):
             pixels = self.stored[row]
             return pixels
+        if isinstance(self.stored, VideoFrames):
+            return self.stored.pixels(row)
         pixels = decode(bytes(self.stored[row]))
         if self.orientations is not None:
             pixels = make_upright(pixels, self.orientations[row])
@@ -64,6 +67,10 @@ class Given:
 
     def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
         """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
+        if isinstance(self.stored, VideoFrames):
+            return [
+                dict.fromkeys(images.resize(*self.stored.cropped(fused), out), False) for images, fused, out in wanted
+            ]
         encoded = not isinstance(self.stored, np.ndarray)
         return wanted[0][0].make(self.stored, wanted, self.orientations, encoded=encoded) if wanted else []
 

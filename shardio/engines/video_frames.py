@@ -12,7 +12,8 @@ pixels share is repeated for each of them. So the conversion of a crop is the cr
 """
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, final
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample
+from ..transforms.fuse import FusedSteps
 
 if TYPE_CHECKING:
     import av
@@ -119,3 +121,43 @@ def _convert(planes: list[Any], found: Planes, top: int, left: int, height: int,
     base = light * first + (1 << found.shift - 1)
     mixed = np.stack([base + red_v * v, base + green_u * u + green_v * v, base + blue_u * u], axis=-1)
     return np.asarray((mixed >> found.shift).clip(0, 255), np.int32)
+
+
+@final
+class VideoFrames(Sequence["av.VideoFrame"]):
+    """Decoded frames of one size, of which engines take crops as RGB.
+
+    Args:
+        frames: the frames, at least one.
+    """
+
+    def __init__(self, frames: "Sequence[av.VideoFrame]") -> None:
+        self._frames = frames
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of the frames in pixels."""
+        return self._frames[0].height, self._frames[0].width
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, which: Any) -> Any:
+        return VideoFrames(self._frames[which]) if isinstance(which, slice) else self._frames[which]
+
+    def pixels(self, number: int) -> NDArray[np.uint8]:
+        """Return a whole frame as RGB, uint8 [height, width, 3]."""
+        return rgb(self._frames[number], 0, 0, *self.size)
+
+    def cropped(self, fused: FusedSteps) -> tuple[list[NDArray[np.uint8]], FusedSteps]:
+        """Return what fused steps take of each frame, as RGB, and the steps that take all of it."""
+        regions = fused.regions.tolist()
+        # A clip often has one frame several times.
+        known: dict[tuple[int, ...], NDArray[np.uint8]] = {}
+        for frame, region in zip(self._frames, regions, strict=True):
+            if (id(frame), *region) not in known:
+                known[id(frame), *region] = rgb(frame, *region)
+        crops = [known[id(frame), *region] for frame, region in zip(self._frames, regions, strict=True)]
+        whole = fused.regions.copy()
+        whole[:, :2] = 0
+        return crops, replace(fused, images=whole[:, 2:].copy(), regions=whole)

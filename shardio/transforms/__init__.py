@@ -18,6 +18,10 @@ from .arrays import RandomWindow as RandomWindow
 from .auto_augment import RandAugment as RandAugment
 from .auto_augment import TrivialAugmentWide as TrivialAugmentWide
 from .blur import GaussianBlur as GaussianBlur
+from .clips import CenterClip as CenterClip
+from .clips import Clip as Clip
+from .clips import RandomClip as RandomClip
+from .clips import UniformFrames as UniformFrames
 from .color import ColorJitter as ColorJitter
 from .color import RandomGrayscale as RandomGrayscale
 from .composition import ChildTransform as ChildTransform
@@ -66,6 +70,14 @@ SizeChangingTransform: TypeAlias = (
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = (
-    ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | RandomItem | Tokenize | SanitizeBoundingBoxes
+    ImageTransform
+    | ArrayTransform
+    | FillMissing
+    | ToInt64
+    | Collation
+    | RandomItem
+    | Tokenize
+    | SanitizeBoundingBoxes
+    | Clip
 )
 """A transform of images, arrays or strings, as a loader's `transforms` accept it."""

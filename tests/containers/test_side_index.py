@@ -1,5 +1,6 @@
 """Side indexes have one layout, whichever way they are written."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def test_row_by_row_or_at_once(tmp_path: Path, count: int) -> None:
     index, shard = rows(count), tmp_path / "shard-000000.tar"
     side_index.write(Directory(tmp_path), shard.name, index)
     with open(tmp_path / "streamed", "wb") as file:
-        writer = side_index.SideIndexWriter(file, FIELDS)
+        writer = side_index.SideIndexWriter(file, FIELDS, io.BytesIO)
         for row in index:
             spans = [int(row[f"{name}.{part}"]) for name in side_index.located(FIELDS) for part in ("offset", "size")]
             writer.append(spans, {name: row[name].tobytes() for name in side_index.held(FIELDS)})

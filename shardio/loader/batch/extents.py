@@ -3,11 +3,12 @@
 import numpy as np
 
 from ...containers.extents import Blocks, Extent, Runs, Several
-from ...format.fields import length_column
+from ...format.fields import facts_column, length_column, packets_column
 from ...transforms import ArrayRecipe, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
+from .clip_plan import clip_extents, plan_clips
 from .spec import BatchSpec
 
 
@@ -30,6 +31,15 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
         with selection.fetch(lengths):
             for stored in spec.windowed:
                 found[stored] = _entries(spec, stored, selection, keys)
+    for stored in filter(spec.is_video, spec.names.delivered):
+        tables = [
+            facts_column(stored),
+            packets_column(stored),
+            length_column(stored),
+            length_column(packets_column(stored)),
+        ]
+        with selection.fetch(tables):
+            found |= clip_extents(stored, plan_clips(spec, stored, selection, keys))
     for stored, names in spec.names.delivered.items():
         if all(spec.reads_blocks(name) for name in names):
             blocks = tuple(_blocks(spec, name, keys) for name in names)

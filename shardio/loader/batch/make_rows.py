@@ -18,6 +18,7 @@ from ...format.fields import present_column
 from ...system import helper_process
 from ...transforms.steps import Sizes, Step
 from ...views.readable import SelectedSamples, decoded
+from .clip_plan import plan_clips
 from .decisions import Decisions, decide
 from .extents import extents
 from .make_arrays import (
@@ -30,6 +31,7 @@ from .make_arrays import (
     read_ragged,
     read_whole,
 )
+from .make_clips import make_clips, read_clips
 from .make_image_lists import make_image_lists
 from .make_instances import UprightBoxes, place_image, place_instances, upright_boxes
 from .mixing import LABEL
@@ -53,7 +55,11 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 there[:] = selection.column(present_column(names.stored[name]))
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
-            stored = {name: _read(rows, name, selection, lent) for name in whole}
+            planned = {
+                name: plan_clips(spec, name, selection, rows.keys()) for name in names.delivered if spec.is_video(name)
+            }
+            stored = {name: _read(rows, name, selection, lent) for name in whole if name not in planned}
+            clips = {name: read_clips(rows, name, plan, selection) for name, plan in planned.items()}
             instances = {
                 root: found if isinstance(found := stored.get(root), RaggedRead) else read_whole(rows, root, selection)
                 for root in spec.roots
@@ -69,13 +75,15 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             for field, delivered in names.delivered.items():
                 if spec.fields[delivered[0]].is_image:
                     _decode_images(rows, delivered, stored[field], upright, on_host=images_on_host)
+                elif field in clips:
+                    make_clips(rows, field, planned[field], clips[field])
                 elif delivered[0] in spec.image_lists:
                     lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
                     make_image_lists(rows, delivered, lists)
             placed = place_instances(rows, stored, instances) if spec.groups else {}
             for name, kind in spec.fields.items():
                 field = names.stored[name]
-                if kind.is_image or name in spec.image_lists:
+                if kind.is_image or name in spec.image_lists or name in spec.clips:
                     continue
                 if name in placed:
                     make_ragged(rows, name, placed[name], owned=True)
@@ -112,7 +120,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                         raise
                     rows.failed.add(row)
     for name in spec.varying:
-        if not isinstance(stored[name], RaggedRead):
+        if name in stored and not isinstance(stored[name], RaggedRead):
             rows.varying_bytes += _sizes(stored[name])
 
 

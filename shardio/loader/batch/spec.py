@@ -22,7 +22,17 @@ from ...engines.masks import MaskEngine
 from ...engines.output_format import OutputFormat
 from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
-from ...format.fields import CHECKSUM, Field, describe_fields, length_column, presence, present_column, shape_column
+from ...format.fields import (
+    CHECKSUM,
+    Field,
+    describe_fields,
+    facts_column,
+    length_column,
+    packets_column,
+    presence,
+    present_column,
+    shape_column,
+)
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...system.rules import check_switches
@@ -40,6 +50,7 @@ from ...transforms import (
 )
 from ...transforms.array_recipe import check_held
 from ...transforms.arrays import ArrayCut, ArrayTransform, Size
+from ...transforms.clips import Clip, split
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
@@ -117,6 +128,7 @@ class ImageSpec:
         watch: looks at the first image files in case they are masks; None if that would make no difference.
         collation: what a batch makes of lists of images; None for single images, and for lists that stay lists.
         padder: pads images of several sizes to one for their batch; None for other images.
+        clip: chooses the frames of a video; None for images.
     """
 
     recipe: Recipe
@@ -125,6 +137,7 @@ class ImageSpec:
     watch: UnmarkedMasks | None = None
     collation: Collation | None = None
     padder: ImagePadder | None = None
+    clip: Clip | None = None
 
     @property
     def finished_on_device(self) -> bool:
@@ -198,6 +211,7 @@ class BatchSpec:
         fields: by delivered name, the fields; so are all that follow.
         images: the decoding and transforms of each image field.
         image_lists: those of each field of lists of images.
+        clips: those of each field of videos.
         arrays: the transforms of each field of arrays of several shapes, and of each other field of arrays, scalars or
             strings that has some.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
@@ -225,6 +239,7 @@ class BatchSpec:
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
     image_lists: Mapping[str, ImageSpec]
+    clips: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
     drawn_alike: tuple[tuple[str, str], ...]
     pairs: tuple[Pair, ...]
@@ -257,8 +272,12 @@ class BatchSpec:
         read = self.dataset.fields if verify else kinds | {root: self.dataset.fields[root] for root in sorted(roots)}
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
-        lengths = [length_column(name) for name, kind in read.items() if kind.has_lengths]
-        object.__setattr__(self, "columns", (*read, *shapes, *lengths, *present, *([CHECKSUM] if verify else [])))
+        videos = [c for n, kind in read.items() if kind.kind == "video" for c in (facts_column(n), packets_column(n))]
+        lengths = [length_column(n) for n, kind in read.items() if kind.has_lengths]
+        lengths += [length_column(name) for name in videos if name.startswith("_packets")]
+        object.__setattr__(
+            self, "columns", (*read, *shapes, *lengths, *videos, *present, *([CHECKSUM] if verify else []))
+        )
         fixed = [self._read_bytes(stored, kind) for stored, kind in kinds.items() if kind.fixed]
         object.__setattr__(self, "fixed_bytes", sum(fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
@@ -271,6 +290,16 @@ class BatchSpec:
         object.__setattr__(self, "marks", {name: missing_name(name) for name in filled})
         begun = [name for name, array in self.arrays.items() if array.recipe.offset is not None]
         object.__setattr__(self, "offsets", {name: offset_name(name) for name in begun})
+
+    def clip_of(self, name: str) -> Clip:
+        """Return what chooses the frames of a video under one of its names."""
+        clip = self.clips[name].clip
+        assert clip is not None
+        return clip
+
+    def is_video(self, stored: str) -> bool:
+        """Return whether the values of a stored field are videos."""
+        return self.dataset.fields[stored].kind == "video"
 
     def counted(self, name: str) -> str:
         """Return the field whose column says how many entries the values of `name` have: one for all of a group."""
@@ -295,6 +324,8 @@ class BatchSpec:
         image, array = self.images.get(name), self.arrays.get(name)
         if image is not None:
             return image.recipe.size is not None or image.padder is not None
+        if name in self.clips:
+            return self.clips[name].recipe.size is not None
         stacked = self.fields[name].fixed if array is None else array.row_shape is not None
         return stacked or name in self.collations
 
@@ -369,7 +400,8 @@ class BatchSpec:
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""
-        image, array = self.images.get(name) or self.image_lists.get(name), self.arrays.get(name)
+        image = self.images.get(name) or self.image_lists.get(name) or self.clips.get(name)
+        array = self.arrays.get(name)
         if image is not None:
             return image.cpu_engine.output_format.tensor(values)
         return torch.from_numpy(values) if array is None or array.on_device else as_delivered(values, array.recipe)
@@ -379,7 +411,11 @@ class BatchSpec:
         layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, kind in self.fields.items():
             image, array = self.images.get(name), self.arrays.get(name)
-            if image is not None:
+            if (shown := self.clips.get(name)) is not None:
+                if shown.recipe.size is not None and shown.clip is not None:
+                    numbers = shown.cpu_engine.output_format
+                    layout[name] = ((rows, shown.clip.frames, *numbers.shape(shown.recipe.size)), numbers.dtype)
+            elif image is not None:
                 if image.recipe.size is not None and image.batch_engine is None:
                     numbers = image.cpu_engine.output_format
                     layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
@@ -427,6 +463,11 @@ def batch_spec(
         for name, kind in fields.items()
         if kind.kind == "images"
     }
+    clips = {
+        name: _for_field(name, _clip_spec, transforms.get(name, ()), options, target)
+        for name, kind in fields.items()
+        if kind.kind == "video"
+    }
     finish_on_device = target.device.type != "cpu" and needs_host is None
     arrays = {
         name: _for_field(
@@ -439,9 +480,9 @@ def batch_spec(
             by_sample=options.map_function is not None and options.map_function.by == "sample",
         )
         for name, kind in fields.items()
-        if name not in images | lists and (name in transforms or (kind.kind == "array" and not kind.fixed))
+        if name not in images | lists | clips and (name in transforms or (kind.kind == "array" and not kind.fixed))
     }
-    recipes: dict[str, Recipe | ArrayRecipe] = {n: spec.recipe for n, spec in (images | lists).items()}
+    recipes: dict[str, Recipe | ArrayRecipe] = {n: spec.recipe for n, spec in (images | lists | clips).items()}
     recipes |= {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes, names)
     warn_of_flipped_points(fields, groups, recipes)
@@ -473,6 +514,7 @@ def batch_spec(
         fields=fields,
         images=images,
         image_lists=lists,
+        clips=clips,
         arrays=arrays,
         drawn_alike=drawn_alike(fields, recipes, names),
         pairs=cropped_alike(recipes, names),
@@ -572,6 +614,13 @@ def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target:
     if isinstance(rule, PadTo):
         check_held("PadTo's value", rule.value, recipe.dtype)
     return ImageSpec(recipe, _cpu_engine(recipe, 3, options, target), None, collation=rule)
+
+
+def _clip_spec(listed: Sequence[Transform], options: BatchOptions, target: DeviceOptions) -> ImageSpec:
+    """Return the specification for videos; ConfigError if transforms don't suit them."""
+    clip, others = split(listed)
+    recipe = Recipe.of(others, channels=3, size=None)
+    return ImageSpec(recipe, _cpu_engine(recipe, 3, options, target), None, clip=clip)
 
 
 def _cpu_engine(recipe: Recipe, channels: int, options: BatchOptions, target: DeviceOptions) -> CpuEngine | MaskEngine:

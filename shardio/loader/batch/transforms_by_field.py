@@ -24,7 +24,7 @@ def transforms_by_field(
     """
     if transforms is None:
         return {}
-    images = [name for name, kind in fields.items() if kind.is_image or kind.kind == "images"]
+    images = [name for name, kind in fields.items() if kind.is_image or kind.kind in ("images", "video")]
     arrays = [name for name, kind in fields.items() if kind.kind == "array"]
     if isinstance(transforms, Mapping):
         for name, listed in transforms.items():

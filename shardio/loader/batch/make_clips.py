@@ -1,0 +1,68 @@
+"""Making clips: the packets that a plan names are read and decoded, and their frames become images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engines.base import rows_of
+from ...engines.video_frames import VideoFrames
+from ...errors import BadSample
+from ...foreign.video_decoder import decode
+from ...views.readable import SelectedSamples
+from .clip_plan import ClipPlan, read_each
+from .make_arrays import place_of
+from .rows import Rows
+
+
+def read_clips(rows: Rows, field: str, plan: ClipPlan, selection: SelectedSamples) -> list[memoryview]:
+    """Read the bytes of each video's packets. Raises BadSample for a video that is too short."""
+    for name in rows.spec.names.delivered[field]:
+        clip = rows.spec.clip_of(name)
+        if getattr(clip, "short", "pad") == "raise":
+            for row in np.flatnonzero(~plan.valid[name].all(axis=1))[:1].tolist():
+                told = (
+                    f"has {plan.facts[row].frames} frames, {clip!r} needs {clip.span}: short='pad' repeats the last one"
+                )
+                raise BadSample(f"{place_of(rows, name, row)}: {told}")
+    rows.varying_bytes += plan.bytes.sizes
+    return read_each(selection, field, plan.bytes)
+
+
+def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview]) -> None:
+    """Decode the clips of a field and make their images under all its names.
+
+    Args:
+        rows: the rows.
+        field: the stored field.
+        plan: what to decode.
+        data: the bytes of each video in the runs of `plan.bytes`, end to end.
+    """
+    names, most = rows.spec.names.delivered[field], rows.spec.options.limits.max_image_pixels
+    for row, (facts, own) in enumerate(zip(plan.facts, data, strict=True)):
+        runs, packets = plan.bytes[row : row + 1], plan.packets[row]
+        targets = np.cumsum(runs.ends - runs.begins) - (runs.ends - runs.begins)
+        wanted = {frame for name in names for frame in plan.frames[name][row].tolist()}
+        shown: dict[int, Any] = {}
+        try:
+            for part in plan.decoded[row]:
+                offsets, numbers = packets.offsets[part], packets.shown[part].tolist()
+                run = np.searchsorted(runs.begins, offsets, "right") - 1
+                begins = (targets[run] + offsets - runs.begins[run]).tolist()
+                values = [own[at : at + size] for at, size in zip(begins, packets.sizes[part].tolist(), strict=True)]
+                shown |= decode(facts.codec, plan.extradata[row], values, numbers, wanted.intersection(numbers), most)
+            for name in names:
+                _make_images(rows, name, row, VideoFrames([shown[frame] for frame in plan.frames[name][row].tolist()]))
+        except BadSample as error:
+            raise BadSample(f"{place_of(rows, names[0], row)}: {error}") from error
+
+
+def _make_images(rows: Rows, name: str, row: int, frames: VideoFrames) -> None:
+    clip = rows.spec.clips[name]
+    sizes = np.full((len(frames), 2), frames.size, np.int32)
+    keys = rows.field_keys(name)[np.array([row])]
+    steps = [rows_of(step, np.zeros(len(frames), np.intp)) for step in clip.recipe.steps(sizes[:1], keys)]
+    out = rows.arrays[name][row] if name in rows.arrays else None
+    made = clip.cpu_engine(frames, sizes, steps, out)
+    if out is None:
+        rows.lists[name][row] = np.stack(made or [])
