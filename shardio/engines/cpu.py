@@ -68,9 +68,7 @@ class Given:
     def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
         """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
         if isinstance(self.stored, VideoFrames):
-            return [
-                dict.fromkeys(images.resize(*self.stored.cropped(fused), out), False) for images, fused, out in wanted
-            ]
+            return wanted[0][0].make(self.stored.table(), wanted, None, encoded=False, frames=True)
         encoded = not isinstance(self.stored, np.ndarray)
         return wanted[0][0].make(self.stored, wanted, self.orientations, encoded=encoded) if wanted else []
 

@@ -41,7 +41,7 @@ def filter_number(fused: FusedSteps) -> int:
 
 
 def buffer_addresses(
-    encoded: Sequence[Buffer] | Sequence[NDArray[np.uint8]] | NDArray[np.uint8],
+    encoded: Sequence[Buffer] | Sequence[NDArray[np.uint8]] | NDArray[Any],
 ) -> tuple[int, NDArray[np.int64], object]:
     """Return a pointer to the values' addresses, their lengths in bytes, int64 [n], and an object that owns the memory.
 
@@ -85,6 +85,7 @@ class _Batch(ctypes.Structure):
         ("channels", ctypes.c_int32),
         ("filter", ctypes.c_int32),
         ("encoded", ctypes.c_int32),
+        ("frames", ctypes.c_int32),
         ("fast", ctypes.c_int32),
         ("most", ctypes.c_int64),
         ("seconds", ctypes.c_double),
@@ -95,7 +96,7 @@ class _Batch(ctypes.Structure):
 
 @final
 class FusedImages:
-    """Decodes JPEG files, or takes pixels; crops, resizes and flips them. Threads may share it.
+    """Decodes JPEG files, or takes pixels or frames; crops, resizes and flips them. Threads may share it.
 
     Args:
         channels: 3 for RGB, 1 for grey.
@@ -129,13 +130,14 @@ class FusedImages:
 
     def make(
         self,
-        data: Sequence[Buffer] | Sequence[NDArray[np.uint8]] | NDArray[np.uint8],
+        data: Sequence[Buffer] | Sequence[NDArray[np.uint8]] | NDArray[Any],
         wanted: "Sequence[Wanted]",
         orientations: Orientations | None,
         *,
         encoded: bool,
+        frames: bool = False,
     ) -> list[Refused]:
-        """Make several images of each of some JPEG files, if they are `encoded`, or of pixels.
+        """Make several images of each of some JPEG files, if they are `encoded`, of `VideoFrames.table`, or of pixels.
 
         Each `out` is [n, height, width, channels], or of floats [n, channels, height, width]. With `orientations`, the
         steps are of upright images. A file whose crops are near each other is decoded once, the region around them.
@@ -150,7 +152,8 @@ class FusedImages:
         for work, rows, (images, fused, out) in zip(works, failed, wanted, strict=True):
             work.count, work.data, work.sizes = len(data), addresses, lengths.ctypes.data
             work.transpositions = None if transpositions is None else transpositions.ctypes.data
-            work.encoded, work.seconds, work.failed = encoded, current_limit(), rows.ctypes.data
+            work.encoded, work.frames, work.seconds = encoded, frames, current_limit()
+            work.failed = rows.ctypes.data
             held.append(images.describe(work, fused, out, transpositions))
         decoder = self._acquire()
         failures = self._library.shardio_make_images(decoder.pointer, works, len(wanted))

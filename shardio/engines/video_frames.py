@@ -11,27 +11,36 @@ factors are those of the matrix (BT.601, BT.709, BT.2020) and the range, rounded
 pixels share is repeated for each of them. So the conversion of a crop is the crop of the conversion.
 """
 
-import ctypes
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import native
 from ..errors import BadSample
-from ..transforms.fuse import FusedSteps
 
 if TYPE_CHECKING:
     import av
 
 _WEIGHTS = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 6: (0.299, 0.114), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
 """The shares of red and blue in the brightness, by the number of the matrix in ITU-T H.273."""
-_SHIFTS = {"420p": (1, 1), "422p": (1, 0), "444p": (0, 0), "440p": (0, 1)}
+_SHIFTS = {"gray": (0, 0), "yuv420p": (1, 1), "yuv422p": (1, 0), "yuv440p": (0, 1), "yuv444p": (0, 0)}
+_FORMAT = re.compile(r"(gray|yuv(j?)4\d\dp)(10le|12le)?")
 _UNTAGGED = 2, 0
 _FULL = 2
+FRAME = np.dtype(
+    [
+        ("planes", np.uint64, 3),
+        ("pitches", np.int64, 3),
+        ("size", np.int32, 2),
+        ("layout", np.int32, 5),
+        ("factors", np.int32, 5),
+    ]
+)
+"""The struct `Frame` of `native/image.h`, as compiled code takes frames."""
 
 
 @final
@@ -66,18 +75,16 @@ def planes_of(pixel_format: str, matrix: int, color_range: int) -> Planes:
 
     Raises BadSample for formats and matrices that are not converted.
     """
-    name = pixel_format.removesuffix("10le")
-    bits = 8 if name == pixel_format else 10
-    shifts = _SHIFTS.get(name.removeprefix("yuvj").removeprefix("yuv"))
-    weights = _WEIGHTS[5] if matrix in _UNTAGGED else _WEIGHTS.get(matrix)
-    if shifts is None or weights is None:
-        converted = "yuv420p, yuv422p, yuv440p and yuv444p of 8 and 10 bits"
+    found = _FORMAT.fullmatch(pixel_format)
+    shifts = _SHIFTS.get(found[1].replace("j", "")) if found else None
+    weights = _WEIGHTS[5] if matrix in _UNTAGGED or (found and found[1] == "gray") else _WEIGHTS.get(matrix)
+    if found is None or shifts is None or weights is None:
+        converted = "gray, yuv420p, yuv422p, yuv440p and yuv444p of 8, 10 and 12 bits, BT.601, BT.709 and BT.2020"
         raise BadSample(f"its frames are {pixel_format} with matrix {matrix}: converted are {converted}")
     red, blue = weights
-    green, full = 1 - red - blue, color_range == _FULL or name.startswith("yuvj")
-    light, colors = (1 << bits) - 1, (1 << bits) - 1
-    black = 0
-    if not full:
+    green, bits = 1 - red - blue, int(found[3][:2]) if found[3] else 8
+    light, colors, black = (1 << bits) - 1, (1 << bits) - 1, 0
+    if color_range != _FULL and not found[2]:
         light, colors, black = 219 << bits - 8, 224 << bits - 8, 16 << bits - 8
     shift = bits + 6
     scale = 255 * (1 << shift)
@@ -88,39 +95,33 @@ def planes_of(pixel_format: str, matrix: int, color_range: int) -> Planes:
         -scale * 2 * red * (1 - red) / green / colors,
         scale * 2 * (1 - blue) / colors,
     )
+    if found[1] == "gray":
+        factors = (factors[0], 0, 0, 0, 0)
     return Planes(bits, *shifts, shift, black, tuple(map(round, factors)))
+
+
+def _described(frame: "av.VideoFrame") -> tuple[list[Any], Planes]:
+    """Return the planes of a frame, and how they become RGB; grey has its brightness for colours that count nothing."""
+    planes = list(frame.planes)
+    found = planes_of(frame.format.name, int(frame.colorspace), int(frame.color_range))
+    return planes if len(planes) == 3 else planes * 3, found
 
 
 def rgb(frame: "av.VideoFrame", top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
     """Return a crop of a frame as RGB, uint8 [height, width, 3]. Raises BadSample for frames that aren't converted."""
-    if top < 0 or left < 0 or top + height > frame.height or left + width > frame.width:
-        raise BadSample(f"frames have {frame.height} x {frame.width} pixels, which a crop exceeds")
-    found = planes_of(frame.format.name, int(frame.colorspace), int(frame.color_range))
-    out = np.empty((height, width, 3), np.uint8)
-    planes = list(frame.planes)
-    if (library := native.library()) is None:
-        out[...] = _convert(planes, found, top, left, height, width)
-        return out
-    addresses = (ctypes.c_void_p * 3)(*(plane.buffer_ptr for plane in planes))
-    pitches = (ctypes.c_int64 * 3)(*(plane.line_size for plane in planes))
-    shape = (ctypes.c_int32 * 5)(found.bits, found.across, found.down, found.shift, found.black)
-    factors, crop = (ctypes.c_int32 * 5)(*found.factors), (ctypes.c_int32 * 4)(top, left, height, width)
-    library.shardio_planes_to_rgb(addresses, pitches, shape, factors, crop, out.ctypes.data_as(ctypes.c_void_p))
-    return out
-
-
-def _convert(planes: list[Any], found: Planes, top: int, left: int, height: int, width: int) -> NDArray[np.int32]:
+    planes, found = _described(frame)
     dtype = np.dtype("<u2" if found.bits > 8 else "u1")
-    arrays = [
-        np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size).view(dtype).astype(np.int32) for plane in planes
-    ]
+    arrays = [np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size).view(dtype) for plane in planes]
     rows, columns = np.arange(top, top + height)[:, None], np.arange(left, left + width)
-    light = arrays[0][rows, columns] - found.black
-    u, v = (each[rows >> found.down, columns >> found.across] - (1 << found.bits - 1) for each in arrays[1:])
+    light = arrays[0][rows, columns].astype(np.int32) - found.black
+    u, v = (
+        each[rows >> found.down, columns >> found.across].astype(np.int32) - (1 << found.bits - 1)
+        for each in arrays[1:]
+    )
     first, red_v, green_u, green_v, blue_u = found.factors
     base = light * first + (1 << found.shift - 1)
     mixed = np.stack([base + red_v * v, base + green_u * u + green_v * v, base + blue_u * u], axis=-1)
-    return np.asarray((mixed >> found.shift).clip(0, 255), np.int32)
+    return (mixed >> found.shift).clip(0, 255).astype(np.uint8)
 
 
 @final
@@ -146,18 +147,26 @@ class VideoFrames(Sequence["av.VideoFrame"]):
         return VideoFrames(self._frames[which]) if isinstance(which, slice) else self._frames[which]
 
     def pixels(self, number: int) -> NDArray[np.uint8]:
-        """Return a whole frame as RGB, uint8 [height, width, 3]."""
-        return rgb(self._frames[number], 0, 0, *self.size)
+        """Return a whole frame as RGB, uint8 [height, width, 3]. Raises BadSample for frames that aren't converted."""
+        frame, size = self._frames[number], self.size
+        if (frame.height, frame.width) != size:
+            raise BadSample(
+                f"its frames have {frame.height} x {frame.width} pixels from some frame on, and {size} before"
+            )
+        return rgb(frame, 0, 0, *size)
 
-    def cropped(self, fused: FusedSteps) -> tuple[list[NDArray[np.uint8]], FusedSteps]:
-        """Return what fused steps take of each frame, as RGB, and the steps that take all of it."""
-        regions = fused.regions.tolist()
-        # A clip often has one frame several times.
-        known: dict[tuple[int, ...], NDArray[np.uint8]] = {}
-        for frame, region in zip(self._frames, regions, strict=True):
-            if (id(frame), *region) not in known:
-                known[id(frame), *region] = rgb(frame, *region)
-        crops = [known[id(frame), *region] for frame, region in zip(self._frames, regions, strict=True)]
-        whole = fused.regions.copy()
-        whole[:, :2] = 0
-        return crops, replace(fused, images=whole[:, 2:].copy(), regions=whole)
+    def table(self) -> NDArray[Any]:
+        """Return the frames as compiled code takes them, a `Frame` each; it holds as long as these frames are there."""
+        rows = []
+        for frame in self._frames:
+            planes, found = _described(frame)
+            rows.append(
+                (
+                    [plane.buffer_ptr for plane in planes],
+                    [plane.line_size for plane in planes],
+                    (frame.height, frame.width),
+                    (found.bits, found.across, found.down, found.shift, found.black),
+                    found.factors,
+                )
+            )
+        return np.array(rows, FRAME)

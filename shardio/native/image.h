@@ -50,6 +50,18 @@ int has_many_scans(const uint8_t *scan, int64_t size);
 
 enum { MOST_SCANS = 100 };
 
+/* A frame of a video: planes of brightness and of the colours u and v, rows `pitches` bytes apart, of samples of `bits` bits,
+ * in two bytes if those are more than 8. `across` and `down`: the shifts of a colour's place; `shift`: the bits behind the
+ * point of the factors, which are those of brightness, red of v, green of u and of v, blue of u. */
+typedef struct {
+    const uint8_t *planes[3];
+    int64_t pitches[3];
+    int32_t height, width, bits, across, down, shift, black, factors[5];
+} Frame;
+
+/* Converts pixels of row `y` to RGB, `columns` of them from `left` on. */
+void frame_row(const Frame *frame, int32_t y, int32_t left, int32_t columns, uint8_t *out);
+
 /* The results wanted of `count` images. Arrays have a row per image. */
 typedef struct {
     int64_t count;
@@ -67,6 +79,7 @@ typedef struct {
     int32_t height, width, channels;
     int32_t filter;  /* FILTER_... */
     int32_t encoded; /* data are JPEG files, else pixels: bytes with channels last */
+    int32_t frames;  /* data are frames of videos, a `Frame` each */
     int32_t fast;    /* chroma is repeated, not interpolated, and the decoder shrinks what is far too large */
     int64_t most;    /* pixels of one file to hold at once */
     double seconds;  /* of processor time for the decoding of one file */

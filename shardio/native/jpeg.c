@@ -1,5 +1,5 @@
 /* Resized crops of many images in one call: of JPEG files, of which libjpeg-turbo decodes only the region that a crop
- * shows, or of pixels. Rows are resized while they are decoded.
+ * shows, of pixels, or of frames of videos. Rows are resized while they are decoded.
  *
  * Anything unusual (a warning, CMYK, a box outside the image) is left to the caller, image by image. */
 #include "image.h"
@@ -352,6 +352,19 @@ static int make_pixels(Decoder *decoder, Crop *it) {
     return 1;
 }
 
+/* Makes the result of a frame of a video, whose rows become RGB one by one. */
+static int make_frame(Decoder *decoder, Crop *it) {
+    const Frame *frame = (const Frame *)it->data;
+    if (it->work->channels != 3 || frame->height != it->image[0] || frame->width != it->image[1]) return 0;
+    uint8_t *row = scratch_take(&decoder->pixels, 3 * (size_t)it->columns + READ_BEYOND);
+    if (!row) return 0;
+    for (int32_t i = 0; i < it->rows; i++) {
+        frame_row(frame, it->top + i, it->left, it->columns, row);
+        resample_row(&it->resampler, row);
+    }
+    return 1;
+}
+
 /* Whether a window shows something of a resized region. */
 static int shows(int32_t window, int32_t wanted, int32_t scaled) {
     return window < scaled && (int64_t)window + wanted >= 1;
@@ -405,7 +418,8 @@ static int are_near(Crop *const *crops, int count) {
 }
 
 static int make_one(Decoder *decoder, Crop *it) {
-    return it->work->encoded ? make_jpeg(decoder, &it, 1) : make_pixels(decoder, it);
+    if (it->work->encoded) return make_jpeg(decoder, &it, 1);
+    return it->work->frames ? make_frame(decoder, it) : make_pixels(decoder, it);
 }
 
 /* Makes those crops of a file that are shrunk alike, for which decoding once costs less. */

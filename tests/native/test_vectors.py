@@ -35,6 +35,7 @@ def test_aarch64() -> None:
         "15 transcoded files",
         "18 shuffles",
         "20 rows of PNGs",
+        "24 frames",
     ]
     assert done.stdout.splitlines() == counts
 

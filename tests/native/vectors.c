@@ -20,9 +20,9 @@ int32_t shardio_unfilter(int64_t height, int64_t width, int64_t channels, const 
 int32_t shardio_unshuffle(int64_t width, int64_t count, const uint8_t *apart, uint8_t *joined);
 
 enum { NUMBERS = 24, PARTS = 3, MOST_PIXELS = 1 << 28 };
-enum { IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, UNFILTER, KINDS };
+enum { IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, UNFILTER, FRAMES, KINDS };
 static const char *NAMES[] = {"images", "steps", "permutations", "orientations", "transcoded files", "shuffles",
-                              "rows of PNGs"};
+                              "rows of PNGs", "frames"};
 
 typedef struct {
     uint8_t *bytes;
@@ -74,6 +74,16 @@ static int same_file(const int32_t *n, const Bytes *parts) {
     return size == parts[2].size && memcmp(result, parts[2].bytes, (size_t)size) == 0;
 }
 
+/* Numbers are the crop (top, left, height, width), then a frame's; its planes follow one another, alike in pitch. */
+static int same_frame(const int32_t *n, const Bytes *parts) {
+    int64_t plane = parts[0].size / 3, pitch = plane / n[4];
+    uint8_t *bytes = parts[0].bytes, *out = parts[1].bytes;
+    Frame frame = {.planes = {bytes, bytes + plane, bytes + 2 * plane}, .pitches = {pitch, pitch, pitch}};
+    memcpy(&frame.height, n + 4, 12 * sizeof *n);
+    for (int32_t row = 0; row < n[2]; row++) frame_row(&frame, n[0] + row, n[1], n[3], out + 3 * row * n[3]);
+    return memcmp(out, parts[2].bytes, (size_t)parts[2].size) == 0;
+}
+
 static int same_case(void *decoder, int32_t kind, const int32_t *n, const Bytes *parts) {
     const uint8_t *data = parts[0].bytes;
     uint8_t found = 0;
@@ -98,6 +108,8 @@ static int same_case(void *decoder, int32_t kind, const int32_t *n, const Bytes 
     case UNFILTER:
         shardio_unfilter(n[0], n[1], n[2], parts[0].bytes, parts[1].bytes);
         return memcmp(parts[1].bytes, parts[2].bytes, (size_t)parts[2].size) == 0;
+    case FRAMES:
+        return same_frame(n, parts);
     }
     return parts[0].size == parts[2].size && memcmp(data, parts[2].bytes, (size_t)parts[2].size) == 0;
 }

@@ -21,6 +21,7 @@ from shardio.engines.fused_images import FusedImages, filter_number
 from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.orientation import TRANSPOSITIONS
 from shardio.engines.size_preserving_steps import KINDS, arrays_of, carry_out
+from shardio.engines.video_frames import FRAME, planes_of
 from shardio.native import rows
 from shardio.native.pixels import unfilter
 from shardio.native.recode import restart
@@ -30,7 +31,7 @@ from shardio.transforms.fuse import FusedSteps
 from shardio.transforms.steps import Blur, Flip, Interpolation, SizePreservingStep, Warp
 
 NUMBERS = 24
-IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, UNFILTER = range(7)
+IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, UNFILTER, FRAMES = range(8)
 NORMALIZATION = np.array([[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]], np.float32)
 
 
@@ -126,6 +127,30 @@ def step_cases() -> Iterator[bytes]:
                 yield case(STEP, numbers, given.tobytes(), b"".join(arrays), made.tobytes())
 
 
+def frame_cases() -> Iterator[bytes]:
+    """Crops of frames of videos, of 8 to 12 bits, whose colours are shared by one, two or four pixels."""
+    random = np.random.default_rng(3)
+    images = FusedImages(3)
+    for number, name in enumerate(["yuv420p", "yuv422p10le", "yuv444p", "yuv440p", "yuv420p12le", "yuvj420p"] * 4):
+        planes = planes_of(name, (1, 2, 9)[number % 3], 1)
+        height, width = int(random.integers(1, 30)), int(random.integers(1, 30) if number % 2 else 1100)
+        samples = random.integers(0, 1 << planes.bits, (3, height, width), dtype=np.uint16)
+        stored = samples if planes.bits > 8 else samples.astype(np.uint8)
+        frame = np.zeros(1, FRAME)
+        frame["planes"] = stored.ctypes.data + stored.strides[0] * np.arange(3)
+        frame["pitches"], frame["size"], frame["factors"] = stored.strides[1], (height, width), planes.factors
+        frame["layout"] = (planes.bits, planes.across, planes.down, planes.shift, planes.black)
+        top, left = int(random.integers(height)), int(random.integers(width))
+        box = [top, left, height - top, width - left]
+        arrays = (np.array([row], np.int32) for row in ([height, width], box, box[2:], [0, 0], box[2:]))
+        out = np.empty((1, *box[2:], 3), np.uint8)
+        wanted = (images, FusedSteps(*arrays, np.zeros(1, np.uint8)), out)
+        (left_out,) = images.make(frame, [wanted], None, encoded=False, frames=True)
+        assert not left_out
+        numbers = [*box, *(int(value) for column in ("size", "layout", "factors") for value in frame[column][0])]
+        yield case(FRAMES, numbers, stored.tobytes(), bytes(out.size), out.tobytes())
+
+
 def other_cases() -> Iterator[bytes]:
     """Orders of epochs, orientations, files that are transcoded, bytes that were shuffled, and rows of PNGs."""
     random = np.random.default_rng(1)
@@ -159,7 +184,7 @@ def other_cases() -> Iterator[bytes]:
 
 def main() -> None:
     """Write the file."""
-    Path(sys.argv[1]).write_bytes(b"".join([*image_cases(), *step_cases(), *other_cases()]))
+    Path(sys.argv[1]).write_bytes(b"".join([*image_cases(), *step_cases(), *other_cases(), *frame_cases()]))
 
 
 if __name__ == "__main__":
