@@ -58,8 +58,9 @@ class Given:
             pixels = self.stored[row]
             return pixels
         if isinstance(self.stored, VideoFrames):
-            return self.stored.pixels(row)
-        pixels = decode(bytes(self.stored[row]))
+            pixels = self.stored.pixels(row)
+        else:
+            pixels = decode(bytes(self.stored[row]))
         if self.orientations is not None:
             pixels = make_upright(pixels, self.orientations[row])
         whole_images.check_size(pixels.shape[:2], self.sizes[row].tolist())
@@ -68,7 +69,7 @@ class Given:
     def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
         """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
         if isinstance(self.stored, VideoFrames):
-            return wanted[0][0].make(self.stored.table(), wanted, None, encoded=False, frames=True)
+            return wanted[0][0].make(self.stored.table(), wanted, self.orientations, encoded=False, frames=True)
         encoded = not isinstance(self.stored, np.ndarray)
         return wanted[0][0].make(self.stored, wanted, self.orientations, encoded=encoded) if wanted else []
 

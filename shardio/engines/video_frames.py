@@ -148,12 +148,8 @@ class VideoFrames(Sequence["av.VideoFrame"]):
 
     def pixels(self, number: int) -> NDArray[np.uint8]:
         """Return a whole frame as RGB, uint8 [height, width, 3]. Raises BadSample for frames that aren't converted."""
-        frame, size = self._frames[number], self.size
-        if (frame.height, frame.width) != size:
-            raise BadSample(
-                f"its frames have {frame.height} x {frame.width} pixels from some frame on, and {size} before"
-            )
-        return rgb(frame, 0, 0, *size)
+        frame = self._frames[number]
+        return rgb(frame, 0, 0, frame.height, frame.width)
 
     def table(self) -> NDArray[Any]:
         """Return the frames as compiled code takes them, a `Frame` each; it holds as long as these frames are there."""

@@ -357,11 +357,12 @@ static int make_frame(Decoder *decoder, Crop *it) {
     const Frame *frame = (const Frame *)it->data;
     if (it->work->channels != 3 || frame->height != it->image[0] || frame->width != it->image[1]) return 0;
     uint8_t *row = scratch_take(&decoder->pixels, 3 * (size_t)it->columns + READ_BEYOND);
-    if (!row) return 0;
+    if (!row || take_region(it)) return 0;
     for (int32_t i = 0; i < it->rows; i++) {
         frame_row(frame, it->top + i, it->left, it->columns, row);
-        resample_row(&it->resampler, row);
+        take_row(it, row, it->top + i, it->left);
     }
+    if (it->turn) resample_turned(it);
     return 1;
 }
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shardio import native
 from shardio.engines.base import rows_of
 from shardio.engines.cpu import CpuEngine
+from shardio.engines.orientation import make_upright
 from shardio.engines.video_frames import VideoFrames, rgb
 from shardio.errors import BadSample
 from shardio.transforms import ToFloat, Transform
@@ -123,12 +124,29 @@ def test_without_compiled_code(compiled: bool, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(out[0], rgb(frame, 5, 6, 20, 30))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("compiled", [True, False])
+def test_turned_frames(compiled: bool, orientation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crop of a frame that is turned or mirrored is that of the upright pixels, resized or not."""
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
+    frame = made_frame("yuv420p", 30, 41, 1, 1, 0)
+    upright = make_upright(rgb(frame, 0, 0, 30, 41), orientation)
+    given, sizes = VideoFrames([frame]), np.array([upright.shape[:2]], np.int32)
+    crop = Crop(np.array([[5, 6, 20, 21]], np.int32), inside=True)
+    for steps, size in (([crop], (20, 21)), ([crop, Scale(np.array([[9, 8]], np.int32), "bilinear", True)], (9, 8))):
+        out, other = np.empty((1, *size, 3), np.uint8), np.empty((1, *size, 3), np.uint8)
+        engine()(given, sizes, steps, out, np.array([orientation], np.uint8))
+        engine()(np.ascontiguousarray(upright[None]), sizes, steps, other)
+        np.testing.assert_array_equal(out, other)
+
+
 def test_a_frame_of_another_size() -> None:
     """A frame that has another size than the one before it is a bad sample."""
     frames = VideoFrames([made_frame("yuv420p", 8, 8, 1, 1, 0), made_frame("yuv420p", 8, 10, 1, 1, 0)])
     sizes = np.full((2, 2), 8, np.int32)
     scale = Scale(sizes, "bilinear", antialias=True)
-    with pytest.raises(BadSample, match="8 x 10 pixels"):
+    with pytest.raises(BadSample, match="8 x 10 pixels, 8 x 8 were stored"):
         engine()(frames, sizes, [scale], np.empty((2, 8, 8, 3), np.uint8))
 
 
