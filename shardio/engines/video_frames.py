@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 6: (0.299, 0.114), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
 """The shares of red and blue in the brightness, by the number of the matrix in ITU-T H.273."""
+Matrix: TypeAlias = Literal["bt601", "bt709", "bt2020"]
+"""The matrix of videos whose frames name none."""
+_NUMBERS: dict[Matrix, int] = {"bt601": 5, "bt709": 1, "bt2020": 9}
 _SHIFTS = {"gray": (0, 0), "yuv420p": (1, 1), "yuv422p": (1, 0), "yuv440p": (0, 1), "yuv444p": (0, 0)}
 _FORMAT = re.compile(r"(gray|yuv(j?)4\d\dp)(10le|12le)?")
 _UNTAGGED = 2, 0
@@ -70,14 +73,14 @@ def planes_of(pixel_format: str, matrix: int, color_range: int) -> Planes:
 
     Args:
         pixel_format: its name in FFmpeg, such as `yuv420p10le`.
-        matrix: the number of the matrix in ITU-T H.273; untagged is BT.601.
+        matrix: the number of the matrix in ITU-T H.273.
         color_range: 1 limited, 2 full; untagged is limited, unless the format's name says otherwise.
 
     Raises BadSample for formats and matrices that are not converted.
     """
     found = _FORMAT.fullmatch(pixel_format)
     shifts = _SHIFTS.get(found[1].replace("j", "")) if found else None
-    weights = _WEIGHTS[5] if matrix in _UNTAGGED or (found and found[1] == "gray") else _WEIGHTS.get(matrix)
+    weights = _WEIGHTS.get(matrix)
     if found is None or shifts is None or weights is None:
         converted = "gray, yuv420p, yuv422p, yuv440p and yuv444p of 8, 10 and 12 bits, BT.601, BT.709 and BT.2020"
         raise BadSample(f"its frames are {pixel_format} with matrix {matrix}: converted are {converted}")
@@ -100,16 +103,19 @@ def planes_of(pixel_format: str, matrix: int, color_range: int) -> Planes:
     return Planes(bits, *shifts, shift, black, tuple(map(round, factors)))
 
 
-def _described(frame: "av.VideoFrame") -> tuple[list[Any], Planes]:
+def _described(frame: "av.VideoFrame", untagged: Matrix) -> tuple[list[Any], Planes]:
     """Return the planes of a frame, and how they become RGB; grey has its brightness for colours that count nothing."""
-    planes = list(frame.planes)
-    found = planes_of(frame.format.name, int(frame.colorspace), int(frame.color_range))
+    planes, matrix = list(frame.planes), int(frame.colorspace)
+    matrix = _NUMBERS[untagged] if matrix in _UNTAGGED else matrix
+    found = planes_of(frame.format.name, matrix, int(frame.color_range))
     return planes if len(planes) == 3 else planes * 3, found
 
 
-def rgb(frame: "av.VideoFrame", top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
+def rgb(
+    frame: "av.VideoFrame", top: int, left: int, height: int, width: int, untagged: Matrix = "bt601"
+) -> NDArray[np.uint8]:
     """Return a crop of a frame as RGB, uint8 [height, width, 3]. Raises BadSample for frames that aren't converted."""
-    planes, found = _described(frame)
+    planes, found = _described(frame, untagged)
     dtype = np.dtype("<u2" if found.bits > 8 else "u1")
     arrays = [np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size).view(dtype) for plane in planes]
     rows, columns = np.arange(top, top + height)[:, None], np.arange(left, left + width)
@@ -130,10 +136,11 @@ class VideoFrames(Sequence["av.VideoFrame"]):
 
     Args:
         frames: the frames, at least one.
+        untagged: the matrix of those that name none.
     """
 
-    def __init__(self, frames: "Sequence[av.VideoFrame]") -> None:
-        self._frames = frames
+    def __init__(self, frames: "Sequence[av.VideoFrame]", untagged: Matrix = "bt601") -> None:
+        self._frames, self._untagged = frames, untagged
 
     @property
     def size(self) -> tuple[int, int]:
@@ -144,18 +151,18 @@ class VideoFrames(Sequence["av.VideoFrame"]):
         return len(self._frames)
 
     def __getitem__(self, which: Any) -> Any:
-        return VideoFrames(self._frames[which]) if isinstance(which, slice) else self._frames[which]
+        return VideoFrames(self._frames[which], self._untagged) if isinstance(which, slice) else self._frames[which]
 
     def pixels(self, number: int) -> NDArray[np.uint8]:
         """Return a whole frame as RGB, uint8 [height, width, 3]. Raises BadSample for frames that aren't converted."""
         frame = self._frames[number]
-        return rgb(frame, 0, 0, frame.height, frame.width)
+        return rgb(frame, 0, 0, frame.height, frame.width, self._untagged)
 
     def table(self) -> NDArray[Any]:
         """Return the frames as compiled code takes them, a `Frame` each; it holds as long as these frames are there."""
         rows = []
         for frame in self._frames:
-            planes, found = _described(frame)
+            planes, found = _described(frame, self._untagged)
             rows.append(
                 (
                     [plane.buffer_ptr for plane in planes],

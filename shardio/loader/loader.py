@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..dataset.store_access import KEYWORDS
 from ..engines.fused_images import Decode, EngineName
+from ..engines.video_frames import Matrix
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
@@ -114,6 +115,8 @@ class Loader:
             docs/detection.md.
         orient: rotate image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
             drawn for the upright image.
+        untagged_matrix: the matrix by which frames of videos become RGB that name none: `"bt601"`, `"bt709"` or
+            `"bt2020"`. Frames that name one are converted by it.
         engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
             whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
             nvImageCodec if only that is installed, and warns that the pixels are not exact. All engines apply the
@@ -195,6 +198,7 @@ class Loader:
         to: To = "torch",
         decode: Decode = "exact",
         orient: bool = False,
+        untagged_matrix: Matrix = "bt601",
         geometry: bool = False,
         engine: EngineName = "auto",
         engine_options: Mapping[str, Any] | None = None,
@@ -230,6 +234,7 @@ class Loader:
             transforms=transforms,
             decode=decode,
             orient=orient,
+            untagged_matrix=untagged_matrix,
             geometry=geometry,
             mixing=mixing,
             map_function=map_function(map, map_by, to, timeout, on_threads=not isolate),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..dataset.store_access import KEYWORDS
 from ..engines.fused_images import Decode
+from ..engines.video_frames import Matrix
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
@@ -49,7 +50,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     Args:
         dataset: a path or URL, or a Dataset.
         transforms: a list for the one image field, or {field: list}; random choices depend on seed, epoch and index.
-        decode, orient, geometry: see `shardio.Loader`.
+        decode, orient, untagged_matrix, geometry: see `shardio.Loader`.
         fields: the fields to deliver, a list or {name: stored field}, see `shardio.Loader`; None delivers all.
         seed: the seed of random choices.
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
@@ -67,6 +68,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         transforms: Transforms = None,
         decode: Decode = "exact",
         orient: bool = False,
+        untagged_matrix: Matrix = "bt601",
         geometry: bool = False,
         fields: Fields = None,
         seed: int = 0,
@@ -92,6 +94,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             transforms=transforms,
             decode=decode,
             orient=orient,
+            untagged_matrix=untagged_matrix,
             geometry=geometry,
             on_bad_sample=on_bad_sample,
             verify=verify,

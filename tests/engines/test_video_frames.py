@@ -1,5 +1,6 @@
 """Frames of videos become RGB by one formula in integers, whole or in parts, in compiled code and without it."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import shardio
 from shardio import native
 from shardio.engines.base import rows_of
 from shardio.engines.cpu import CpuEngine
 from shardio.engines.orientation import make_upright
 from shardio.engines.video_frames import VideoFrames, rgb
-from shardio.errors import BadSample
+from shardio.errors import BadSample, ConfigError
 from shardio.transforms import ToFloat, Transform
 from shardio.transforms.recipe import Recipe
 from shardio.transforms.steps import Crop, Flip, Scale
@@ -150,7 +152,36 @@ def test_a_frame_of_another_size() -> None:
         engine()(frames, sizes, [scale], np.empty((2, 8, 8, 3), np.uint8))
 
 
-@pytest.mark.parametrize(("name", "matrix"), [("gbrp", 0), ("yuv420p", 8), ("yuv410p", 1), ("yuv420p16le", 1)])
+def test_untagged_frames() -> None:
+    """Frames that name no matrix are converted by the one that is given; those that name one, by their own."""
+    frames = [made_frame("yuv420p", 8, 8, matrix, 1, 0) for matrix in (2, 9, 1)]
+    for one, matrix in zip(frames, (1, 9, 1), strict=True):
+        made = VideoFrames([one], "bt709").pixels(0)
+        assert np.abs(made - exact(one, matrix, full=False)).max() < 0.51
+
+
+def test_a_loader_of_untagged_videos(tmp_path: Path) -> None:
+    """The Loader's option says by which matrix videos are converted that name none; another word is refused."""
+    with av.open(str(tmp_path / "video.mp4"), "w") as file:
+        stream = file.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        file.mux(stream.encode(made_frame("yuv420p", 48, 64, 2, 1, 0)))
+        file.mux(stream.encode(None))
+    with shardio.create(tmp_path / "dataset", container="tar", fields={"video": "video"}) as writer:
+        writer.append({"video": (tmp_path / "video.mp4").read_bytes()})
+    with av.open(str(tmp_path / "video.mp4")) as file:
+        (frame,) = file.decode(video=0)
+    for untagged in ("bt601", "bt709"):
+        given: Any = {"transforms": {"video": [shardio.CenterClip(1)]}, "untagged_matrix": untagged}
+        (batch,) = shardio.Loader(tmp_path / "dataset", 1, world=shardio.World(), **given)
+        np.testing.assert_array_equal(
+            np.asarray(batch["video"][0]).reshape(48, 64, 3), rgb(frame, 0, 0, 48, 64, untagged)
+        )
+    with pytest.raises(ConfigError, match="untagged_matrix must be 'bt601' or 'bt709' or 'bt2020', got 'smpte'"):
+        shardio.Loader(tmp_path / "dataset", 1, untagged_matrix="smpte")
+
+
+@pytest.mark.parametrize(("name", "matrix"), [("gbrp", 5), ("yuv420p", 8), ("yuv410p", 1), ("yuv420p16le", 1)])
 def test_formats_that_are_not_converted(name: str, matrix: int) -> None:
     """Frames in RGB, of other matrices and of other depths are bad samples, whose error says which are converted."""
     frame = av.VideoFrame(8, 8, name)

@@ -132,7 +132,7 @@ def frame_cases() -> Iterator[bytes]:
     random = np.random.default_rng(3)
     images = FusedImages(3)
     for number, name in enumerate(["yuv420p", "yuv422p10le", "yuv444p", "yuv440p", "yuv420p12le", "yuvj420p"] * 4):
-        planes = planes_of(name, (1, 2, 9)[number % 3], 1)
+        planes = planes_of(name, (1, 5, 9)[number % 3], 1)
         height, width = int(random.integers(1, 30)), int(random.integers(1, 30) if number % 2 else 1100)
         samples = random.integers(0, 1 << planes.bits, (3, height, width), dtype=np.uint16)
         stored = samples if planes.bits > 8 else samples.astype(np.uint8)

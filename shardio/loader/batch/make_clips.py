@@ -52,7 +52,8 @@ def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview
                 values = [own[at : at + size] for at, size in zip(begins, packets.sizes[part].tolist(), strict=True)]
                 shown |= decode(facts.codec, plan.extradata[row], values, numbers, wanted.intersection(numbers), most)
             for name in names:
-                _make_images(rows, name, row, VideoFrames([shown[frame] for frame in plan.frames[name][row].tolist()]))
+                frames = [shown[frame] for frame in plan.frames[name][row].tolist()]
+                _make_images(rows, name, row, VideoFrames(frames, rows.spec.options.untagged_matrix))
         except BadSample as error:
             raise BadSample(f"{place_of(rows, names[0], row)}: {error}") from error
 

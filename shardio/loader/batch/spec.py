@@ -7,7 +7,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from ...engines.factory import choose_engine
 from ...engines.fused_images import Decode, EngineName
 from ...engines.masks import MaskEngine
 from ...engines.output_format import OutputFormat
+from ...engines.video_frames import Matrix
 from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
 from ...format.fields import (
@@ -88,6 +89,7 @@ class BatchOptions:
     transforms: Transforms = None
     decode: Decode = "exact"
     orient: bool = False
+    untagged_matrix: Matrix = "bt601"
     geometry: bool = False
     mixing: Mixer | Sequence[Mixer] | None = None
     map_function: MapFunction | None = None
@@ -99,6 +101,9 @@ class BatchOptions:
 
     def __post_init__(self) -> None:
         check_switches(orient=self.orient, geometry=self.geometry, verify=self.verify)
+        if self.untagged_matrix not in get_args(Matrix):
+            choices = " or ".join(map(repr, get_args(Matrix)))
+            raise ConfigError("{untagged_matrix} must be {}, got {!r}", choices, self.untagged_matrix)
 
 
 @dataclass(frozen=True, slots=True)
