@@ -14,10 +14,21 @@ import numpy as np
 
 from ..errors import BadSample
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..format.packets import CODECS, BadTable, Packets, VideoFacts, table_of
+from ..format.packets import (
+    CODECS,
+    LEAST,
+    BadTable,
+    Directory,
+    Packets,
+    VideoFacts,
+    packets_of,
+    runs_to_decode,
+    sum_of,
+    table_of,
+)
 from ..system import helper_process
 from ..system.types import Buffer
-from .video_decoder import pyav
+from .video_decoder import decode, pyav
 
 _FORMATS = {
     "mov": [(4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")],
@@ -25,9 +36,21 @@ _FORMATS = {
 }
 """The demuxers that are used, with the bytes that their files begin with, and where."""
 _BEHIND = 64  # bytes that a packet of Matroska may begin behind the place that the demuxer reports
+_HALF = 1 << 15  # of the one of a display matrix
 _CHECKED_EVERY = 50  # groups whose frames are decoded at conversion, besides the first and the last
 
+_TURNS = {(1, 0, 0, 1): 0, (0, 1, -1, 0): 90, (-1, 0, 0, -1): 180, (0, -1, 1, 0): 270}
+"""Degrees clockwise, by the numbers of a display matrix that rotate."""
+_UNREAD = {
+    "new_extradata": "changes its parameters in the middle",
+    "param_change": "changes its size in the middle",
+    "encryption_init_info": "is encrypted",
+    "encryption_info": "is encrypted",
+}
+"""What packets state that tables cannot."""
+
 REWRITE = "shardio convert rewrites it, without encoding it anew"
+ENCODE = "encode it anew, as `shardio convert --keyframes 12` does"
 
 
 def format_of(head: bytes) -> str | None:
@@ -60,12 +83,16 @@ def answer(path: str) -> Iterator[bytes]:
     yield table
 
 
-def scan(path: Path, most_pixels: int) -> tuple[VideoFacts, bytes]:
+def scan(path: Path, most_pixels: int, *, whole: bool = False) -> tuple[VideoFacts, bytes]:
     """Return what is known of a video, and the table of its packets.
+
+    The frames of the first group and the last one, and of every 50th between, are decoded: each packet must give the
+    frame that is to have its number, shown when libav shows it that decodes the file from its beginning.
 
     Args:
         path: the file.
         most_pixels: the most pixels of a frame.
+        whole: whether to decode all groups.
 
     Raises:
         BadSample: it is no such file, is damaged, or its packets are not in its bytes as they are.
@@ -78,54 +105,64 @@ def scan(path: Path, most_pixels: int) -> tuple[VideoFacts, bytes]:
         try:
             # The format is not probed, and no protocol opens anything: libavformat has the bytes of this file alone.
             with av.open(file, format=name, options={"protocol_whitelist": ""}, metadata_errors="replace") as container:
-                return _scanned(container, path, most_pixels)
+                return _scanned(container, path, most_pixels, whole)
         except av.error.FFmpegError as error:
-            raise BadSample(f"libavformat's demuxer {name!r}: {error}") from error
+            raise BadSample(f"libav, which reads it as {name!r}: {error}") from error
 
 
-def _scanned(container: Any, path: Path, most_pixels: int) -> tuple[VideoFacts, bytes]:
+def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple[VideoFacts, bytes]:
     streams = [stream for stream in container.streams.video if not stream.disposition & stream.disposition.attached_pic]
     if not streams:
         raise BadSample("it has no video stream")
     stream, context = streams[0], streams[0].codec_context
     codec, height, width = context.codec.canonical_name, context.height, context.width
     if codec not in CODECS:
-        raise BadSample(f"its codec is {codec!r}; decoded are {', '.join(CODECS[1:])}")
+        raise BadSample(f"its codec is {codec!r}, decoded are {', '.join(CODECS[1:])}: {ENCODE}")
     if not 0 < height * width <= most_pixels:
         raise BadSample(f"its frames have {height} x {width} pixels, max_image_pixels allows {most_pixels}")
     extradata = _needed_extradata(codec, bytes(context.extradata or b""))
-    found, layers = list[tuple[int, int, bool, int | None, bool, bool]](), list[int]()
+    found, layers, sums = list[tuple[int, int, bool, int | None, bool, bool]](), list[int](), list[int]()
+    delivered, rotation, decodes = list[int | None](), 0, True
     with path.open("rb") as file:
         for packet in container.demux(stream):
+            decodes = decodes and (whole or len(found) < LEAST or not packet.is_keyframe)
+            for frame in packet.decode() if decodes else ():
+                rotation = rotation if delivered else _rotation(frame)
+                delivered.append(frame.pts)
             if not packet.size:  # the last one, which only says that there are no more
                 continue
+            if told := _unread(packet):
+                raise BadSample(f"packet {len(found)} {told}: {ENCODE}")
             data = bytes(packet)
             place, (spare, layer) = _place(file, packet.pos, data, len(found)), _reference(codec, extradata, data)
             found.append((place, len(data), packet.is_keyframe, packet.pts, packet.is_discard, spare))
             layers.append(layer)
+            sums.append(sum_of(data))
     if not found:
         raise BadSample("its video stream has no packets")
     offsets, sizes, keys, times, dropped, spared = zip(*found, strict=True)
     if None in times:
-        raise BadSample(f"its packet {times.index(None)} has no time: {REWRITE}")
+        raise BadSample(f"its packet {times.index(None)} has no time: {ENCODE}")
     when, kept = np.array(times, np.int64), np.flatnonzero(~np.array(dropped, np.bool_))
     order = np.argsort(when[kept], kind="stable")
     shown, ordered = np.full(len(when), -1, np.int64), when[kept][order]
     shown[kept[order]] = np.arange(len(order))
     steps = np.diff(ordered)
     if (steps == 0).any():
-        raise BadSample(f"two of its frames are shown at once, at tick {ordered[np.argmin(steps)]}: {REWRITE}")
-    span = int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else 0
+        raise BadSample(f"two of its frames are shown at once, at tick {ordered[np.argmin(steps)]}: {ENCODE}")
+    if delivered != ordered[: len(delivered)].tolist() or (decodes and len(delivered) < len(ordered)):
+        raise BadSample(f"its packets are not its frames, one to one, as decoding it shows: {ENCODE}")
     tick = Fraction(stream.time_base)
     facts = VideoFacts.of_none()._replace(
         frames=len(ordered),
         codec=CODECS.index(codec),
         height=height,
         width=width,
+        rotation=rotation,
         ticks=tick.numerator,
         per=tick.denominator,
         start=int(ordered[0]) if len(ordered) else 0,
-        span=span,
+        span=int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else 0,
     )
     packets = Packets(
         np.array(offsets, np.int64),
@@ -136,9 +173,52 @@ def _scanned(container: Any, path: Path, most_pixels: int) -> tuple[VideoFacts, 
         np.array(spared, np.bool_) & (np.array(layers) == max(layers)),
     )
     try:
-        return table_of(facts, packets, extradata)
+        facts, table = table_of(facts, packets, extradata, sums)
+        _check_frames(path, facts, table, most_pixels, whole)
+        return facts, table
     except BadTable as error:
-        raise BadSample(f"{error}: {REWRITE}") from error
+        raise BadSample(f"{error}: {ENCODE}") from error
+
+
+def _check_frames(path: Path, facts: VideoFacts, table: bytes, most_pixels: int, whole: bool) -> None:
+    """Raise BadSample unless some groups, or all, give each of their frames once when they are decoded as for clips."""
+    size = path.stat().st_size
+    directory = Directory.of(facts, table[: facts.head], size)
+    groups = range(facts.groups)
+    with path.open("rb") as file:
+        for number in groups if whole else sorted({*groups[::_CHECKED_EVERY], facts.groups - 1}):
+            wanted = np.arange(directory.first[number], directory.first[number + 1])
+            touched = directory.touched(wanted).tolist() if len(wanted) else []
+            blocks = b"".join(table[directory.blocks[each] : directory.blocks[each + 1]] for each in touched)
+            packets = packets_of(facts, directory, touched, blocks, size)
+            for run in runs_to_decode(packets, wanted):
+                data = list[bytes]()
+                for offset, length in zip(packets.offsets[run].tolist(), packets.sizes[run].tolist(), strict=True):
+                    file.seek(offset)
+                    data.append(file.read(length))
+                numbers = packets.shown[run].tolist()
+                extradata = table[facts.head - facts.extradata : facts.head]
+                decode(facts, extradata, data, numbers, {*numbers} & {*wanted.tolist()}, most_pixels)
+
+
+def _unread(packet: Any) -> str | None:
+    """Return what a packet states that tables don't; None if it states no such thing."""
+    if packet.is_corrupt:
+        return "is cut short"
+    return next((told for kind, told in _UNREAD.items() if packet.has_sidedata(kind)), None)
+
+
+def _rotation(frame: Any) -> int:
+    """Return the degrees by which a frame's display matrix turns it clockwise; BadSample if it does anything else."""
+    if (stated := frame.side_data.get("DISPLAYMATRIX")) is None:
+        return 0
+    matrix = np.frombuffer(stated, np.int32).reshape(3, 3)[:2, :2].astype(np.int64)
+    turn = tuple((np.sign(matrix) * (np.abs(matrix) >= _HALF)).flatten().tolist())
+    if turn not in _TURNS:
+        raise BadSample(
+            f"its frames are to be shown by the matrix {matrix.tolist()}, which is no quarter turn: {ENCODE}"
+        )
+    return _TURNS[turn]
 
 
 def _place(file: Any, place: int | None, data: bytes, number: int) -> int:

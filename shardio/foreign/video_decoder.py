@@ -1,11 +1,11 @@
 """Frames of a video, decoded from its packets by bare decoders of libavcodec, without a demuxer and without a file."""
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadSample, ConfigError
-from ..format.packets import CODECS
+from ..format.packets import CODECS, VideoFacts
 from ..system.types import Buffer
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ DECODERS: Mapping[str, str] = {
 }
 """The decoder of each codec."""
 _KEPT = 4  # decoders of a thread
-_STRICT = {"err_detect": "crccheck+bitstream+buffer"}
+# By its standard, H.264 that states no depth of its reordering may have the greatest; a guess would lose frames.
+_STRICT = {"err_detect": "crccheck+bitstream+buffer", "strict": "1"}
 
 _of_thread = threading.local()
 
@@ -37,7 +38,7 @@ def pyav() -> Any:
 
 
 def decode(
-    codec: int,
+    facts: VideoFacts,
     extradata: bytes,
     packets: Sequence[Buffer],
     shown: Sequence[int],
@@ -47,7 +48,7 @@ def decode(
     """Decode a run of packets, the first of which is a key frame's, and return the frames that are wanted.
 
     Args:
-        codec: the number of the codec.
+        facts: what is known of the video.
         extradata: the decoder's extradata.
         packets: their bytes.
         shown: the number of the frame that each shows, or -1.
@@ -57,44 +58,49 @@ def decode(
     Raises:
         BadSample: a packet is damaged, or a wanted frame doesn't come.
     """
-    av = pyav()
-    context = _decoder(codec, extradata, most_pixels)
-    frames: dict[int, Any] = {}
+    size, name = (facts.height, facts.width), DECODERS[CODECS[facts.codec]]
+    frames = frames_of(facts, extradata, packets, shown, most_pixels)
+    found = {number: frame for number, frame in frames if number is not None and number in wanted}
+    for number in wanted:
+        if number not in found or found[number].is_corrupt:
+            raise BadSample(f"libavcodec's decoder {name!r} gives frame {number} damaged or not at all")
+        if (found[number].height, found[number].width) != size:
+            other = f"{found[number].height} x {found[number].width}"
+            raise BadSample(f"frame {number} has {other} pixels, expected {size[0]} x {size[1]}")
+    return found
+
+
+def frames_of(
+    facts: VideoFacts, extradata: bytes, packets: Sequence[Buffer], shown: Sequence[int], most_pixels: int
+) -> "Iterator[tuple[int | None, av.VideoFrame]]":
+    """Yield all frames that come of a run of packets, with their numbers; see `decode`."""
+    av, kept = pyav(), _of_thread.__dict__.setdefault("kept", {})
+    if facts.height * facts.width > most_pixels:
+        told = "its frames have {} x {} pixels, {max_image_pixels} allows {}"
+        raise BadSample(told, facts.height, facts.width, most_pixels)
+    key = facts.codec, extradata, most_pixels
+    # What is kept was never left in the middle of a run: not by an error, and not by an interrupt.
+    context, intact = kept.pop(key, None) or _new_decoder(*key), True
     try:
-        for data, number in zip(packets, shown, strict=True):
-            packet = av.Packet(data)
-            packet.pts = number if number >= 0 else None
+        for data, number in zip((*packets, None), (*shown, -1), strict=True):
+            packet = None if data is None else av.Packet(data)
+            if packet is not None and number >= 0:
+                packet.pts = number
             for frame in context.decode(packet):
-                if frame.pts in wanted:
-                    frames[frame.pts] = frame
-        for frame in context.decode(None):
-            if frame.pts in wanted:
-                frames[frame.pts] = frame
+                intact = intact and not frame.is_corrupt
+                yield frame.pts, frame
         context.flush_buffers()
     except av.error.FFmpegError as error:
-        _forget(codec, extradata, most_pixels)
         raise BadSample(f"libavcodec's decoder {context.name!r}: {error}") from error
-    for number in wanted:
-        if number not in frames or frames[number].is_corrupt:
-            _forget(codec, extradata, most_pixels)
-            raise BadSample(f"libavcodec's decoder {context.name!r} gives frame {number} damaged or not at all")
-    return frames
-
-
-def _decoder(codec: int, extradata: bytes, most_pixels: int) -> Any:
-    kept: dict[tuple[int, bytes, int], Any] = _of_thread.__dict__.setdefault("kept", {})
-    key = codec, extradata, most_pixels
-    context = kept.pop(key, None)
-    if context is None:
+    if intact:
         if len(kept) >= _KEPT:
             del kept[next(iter(kept))]
-        context = pyav().CodecContext.create(DECODERS[CODECS[codec]], "r")
-        context.extradata = extradata
-        context.thread_count = 1
-        context.options = _STRICT | {"max_pixels": f"{most_pixels}"}
-    kept[key] = context  # the newest last
+        kept[key] = context  # the newest last
+
+
+def _new_decoder(codec: int, extradata: bytes, most_pixels: int) -> Any:
+    context = pyav().CodecContext.create(DECODERS[CODECS[codec]], "r")
+    context.extradata = extradata
+    context.thread_count = 1
+    context.options = _STRICT | {"max_pixels": f"{most_pixels}"}
     return context
-
-
-def _forget(codec: int, extradata: bytes, most_pixels: int) -> None:
-    _of_thread.kept.pop((codec, extradata, most_pixels), None)

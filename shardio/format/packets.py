@@ -6,7 +6,10 @@ A video's table is bytes of its own beside the file, made from it:
   bytes, little-endian like the others), the bytes of its block (3), the frames that it shows and in the 4 highest bits
   how many of these before its key frame (3), and how many ticks its first frame is off an even rate (4);
 - the decoder's extradata;
-- a block for each group: columns of the packets' kinds, sizes, gaps, order and times, of as few bits as they need.
+- a block for each group: a checksum (4), then columns of the packets' kinds, sizes, gaps, order and times, of as few
+  bits as they need.
+
+The checksum of a group is of all that decoding it takes: the extradata, its entry, its block and its packets' bytes.
 
 Frames are numbered in the order in which decoding the whole file gives them. So a clip reads the directory, and the
 blocks of the groups that it touches.
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from ..system.types import Buffer
@@ -33,6 +37,8 @@ _PLACE, _BLOCK, _FRAMES, _OFF = slice(0, 6), slice(6, 9), slice(9, 12), slice(12
 _FRAME_BITS = 20
 _SPARSE = 0x80
 _MOST_TICKS = 1 << 31
+_MOST = 1 << 56
+_SUM = 4  # bytes of a checksum
 _DROPPED, _SPARE, _KEY = 1, 2, 4
 
 
@@ -46,7 +52,7 @@ class VideoFacts(NamedTuple):
     frames: int
     """The frames that decoding the whole file gives."""
     groups: int
-    """The groups of packets in the table's directory; 0 if the file must be decoded from its beginning."""
+    """The groups of packets in the table's directory."""
     extradata: int
     """The bytes of the decoder's extradata."""
     table: int
@@ -72,6 +78,15 @@ class VideoFacts(NamedTuple):
     def of_none(cls) -> "VideoFacts":
         """Return what stands for a missing video."""
         return cls(*(0 for _ in cls._fields))
+
+    def check(self, table: int) -> None:
+        """Raise BadTable for numbers that a video whose table has so many bytes cannot have."""
+        counts = *self[: self._fields.index("start")], self.span
+        known = self.codec < len(CODECS) and self.rotation in (0, 90, 180, 270) and self.table == table
+        if not known or min(counts) < 0 or max(counts) > _MOST or abs(self.start) > _MOST or self.head > table:
+            raise BadTable(f"no video with a table of {table} bytes has {self}")
+        if self.frames and not all((self.codec, self.height, self.width, self.ticks, self.per)):
+            raise BadTable(f"no video has {self}")
 
     @property
     def stored(self) -> bytes:
@@ -162,8 +177,14 @@ class Directory:
         return np.unique(np.concatenate([own, np.maximum(own[leads] - 1, 0)]))
 
 
-def table_of(facts: VideoFacts, packets: Packets, extradata: bytes) -> tuple[VideoFacts, bytes]:
+def table_of(facts: VideoFacts, packets: Packets, extradata: bytes, sums: Sequence[int]) -> tuple[VideoFacts, bytes]:
     """Return a video's facts, with what is known of its table, and the table of its packets.
+
+    Args:
+        facts: what is known of the video.
+        packets: all its packets.
+        extradata: the decoder's extradata.
+        sums: `sum_of` each packet's bytes.
 
     Raises BadTable for packets that no table holds: the frames that groups show overlap, or numbers are too large.
     """
@@ -183,15 +204,15 @@ def table_of(facts: VideoFacts, packets: Packets, extradata: bytes) -> tuple[Vid
         leading = int((times < group.times[0]).sum())
         block = _block(group, first)
         off = int(times.min(initial=facts.start + facts.span)) - _even(facts, first)
-        numbers = (int(group.offsets[0]), 6), (len(block), 3), (len(shown) | leading << _FRAME_BITS, 3)
+        numbers = (int(group.offsets[0]), 6), (_SUM + len(block), 3), (len(shown) | leading << _FRAME_BITS, 3)
         if leading > MOST_LEADING or len(shown) >> _FRAME_BITS or not -(1 << 31) <= off < 1 << 31:
             raise BadTable(f"packets {begin} to {end} show {len(shown)} frames, {leading} before their key frame")
         try:
-            entries += [number.to_bytes(size, "little") for number, size in numbers]
+            entry = b"".join(number.to_bytes(size, "little") for number, size in numbers)
         except OverflowError as error:
             raise BadTable(f"the block of packets {begin} to {end} has {len(block)} bytes") from error
-        entries.append(off.to_bytes(4, "little", signed=True))
-        blocks.append(block)
+        entries.append(entry + off.to_bytes(4, "little", signed=True))
+        blocks.append(_group_sum(extradata, entries[-1], block, sums[begin:end]) + block)
         first += len(shown)
     table = b"".join([*entries, extradata, *blocks])
     known = facts._replace(frames=first, groups=len(begins), extradata=len(extradata), table=len(table))
@@ -217,6 +238,32 @@ def packets_of(facts: VideoFacts, directory: Directory, groups: Sequence[int], b
         parts.append(_group(facts, directory, number, bytes(blocks[done:end]), size))
         done = end
     return Packets(*(np.concatenate([getattr(part, name) for part in parts]) for name in Packets.__slots__))
+
+
+def sum_of(packet: Buffer) -> int:
+    """Return the checksum of a packet's bytes."""
+    return xxhash.xxh3_64_intdigest(packet)
+
+
+def check_group(facts: VideoFacts, head: Buffer, number: int, block: Buffer, sums: Sequence[int]) -> None:
+    """Raise BadTable unless a group's checksum is that of its packets.
+
+    Args:
+        facts: what is known of the video.
+        head: the head of its table.
+        number: the number of the group.
+        block: its block.
+        sums: `sum_of` the bytes of each of its packets.
+    """
+    entry, extradata = head[ENTRY * number : ENTRY * (number + 1)], head[ENTRY * facts.groups : facts.head]
+    if (found := _group_sum(extradata, entry, block[_SUM:], sums)) != block[:_SUM]:
+        told = f"checksum {found.hex()} is not {bytes(block[:_SUM]).hex()}"
+        raise BadTable(f"group {number} of its packets: {told}")
+
+
+def _group_sum(extradata: Buffer, entry: Buffer, block: Buffer, sums: Sequence[int]) -> bytes:
+    parts = (extradata, entry, block, np.array(sums, "<u8").tobytes())
+    return xxhash.xxh3_64_digest(b"".join(parts))[:_SUM]
 
 
 def runs_to_decode(packets: Packets, frames: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -271,7 +318,7 @@ def _block(group: Packets, first: int) -> bytes:
 
 
 def _group(facts: VideoFacts, directory: Directory, number: int, block: bytes, size: int) -> Packets:
-    reader = _Reader(block)
+    reader = _Reader(block[_SUM:])
     count = reader.varint()
     first, frames = int(directory.first[number]), int(directory.first[number + 1] - directory.first[number])
     # A packet has at least a byte of the file.

@@ -202,7 +202,7 @@ class TestField:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            ({"kind": "video"}, "kind must be one of image, images, pixels, array.*got 'video'"),
+            ({"kind": "sound"}, "kind must be one of image, images, pixels, array.*got 'sound'"),
             ({"kind": "scalar"}, "got None"),  # a scalar needs a dtype
             ({"kind": "scalar", "dtype": "object"}, "got 'object'"),  # would need pickle
             ({"kind": "scalar", "dtype": "longdouble"}, "got 'longdouble'"),  # differs from machine to machine
@@ -259,7 +259,7 @@ class TestShortForms:
     @pytest.mark.parametrize(
         ("value", "reason"),
         [
-            ("video", r"a field must be a kind \(image, images, text, bytes, json\), a dtype such .*got 'video'$"),
+            ("sound", r"a field must be a kind \(image, images, text, bytes, json, video\), a dtype such .*got 'sound'$"),
             ("imgae", r"got 'imgae'; did you mean the kind 'image'\?"),
             (np.ndarray, r"got <class 'numpy.ndarray'>; did you mean the kind 'array'\?"),
             (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardio.format.packets import BadTable, Directory, Packets, VideoFacts, packets_of, table_of
+from shardio.format.packets import BadTable, Directory, Packets, VideoFacts, check_group, packets_of, sum_of, table_of
 
 FACTS = VideoFacts(0, 0, 0, 0, 1, 240, 320, 0, 1, 12800, 0, 0)
 
@@ -44,6 +44,10 @@ def videos(draw: st.DrawFn) -> tuple[VideoFacts, Packets, int]:
     )
 
 
+def sums_of(packets: Packets) -> list[int]:
+    return [sum_of(b"%d" % offset) for offset in packets.offsets]
+
+
 def read(facts: VideoFacts, table: bytes, size: int, groups: Sequence[int] | None = None) -> Packets:
     directory = Directory.of(facts, table[: facts.head], size)
     numbers = range(facts.groups) if groups is None else groups
@@ -56,7 +60,7 @@ def read(facts: VideoFacts, table: bytes, size: int, groups: Sequence[int] | Non
 def test_a_table_holds_the_packets(video: tuple[VideoFacts, Packets, int], extradata: bytes) -> None:
     """What is read of a table is what it was made of, and groups hold the frames that the directory says."""
     stated, packets, size = video
-    facts, table = table_of(stated, packets, extradata)
+    facts, table = table_of(stated, packets, extradata, sums_of(packets))
     found, there = read(facts, table, size), packets.shown >= 0
     for name in ("offsets", "sizes", "keys", "shown", "spare"):
         np.testing.assert_array_equal(getattr(found, name), getattr(packets, name))
@@ -87,7 +91,7 @@ def test_tables_are_small() -> None:
         np.arange(count) * 512,
         np.arange(count) % 2 == 1,
     )
-    facts, table = table_of(FACTS._replace(frames=count, span=count * 512), packets, b"")
+    facts, table = table_of(FACTS._replace(frames=count, span=count * 512), packets, b"", sums_of(packets))
     assert len(table) < 4 * count
     assert facts.groups == 7
 
@@ -97,7 +101,7 @@ def test_tables_are_small() -> None:
 def test_damaged_tables(video: tuple[VideoFacts, Packets, int], data: st.DataObject) -> None:
     """A changed byte, a cut or a changed fact raises BadTable, or gives packets within the file, each frame once."""
     stated, packets, size = video
-    facts, table = table_of(stated, packets, b"extra")
+    facts, table = table_of(stated, packets, b"extra", sums_of(packets))
     damaged = bytearray(table)
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(0, len(table) - 1))] = data.draw(st.integers(0, 255))
@@ -114,6 +118,57 @@ def test_damaged_tables(video: tuple[VideoFacts, Packets, int], data: st.DataObj
     assert np.array_equal(np.sort(found.shown[found.shown >= 0]), np.arange(facts.frames))
 
 
+@settings(max_examples=100, deadline=None)
+@given(video=videos(), data=st.data())
+def test_checksums_of_groups(video: tuple[VideoFacts, Packets, int], data: st.DataObject) -> None:
+    """A group's checksum is of the extradata, its entry, its block and its packets, and of nothing else."""
+    stated, packets, size = video
+    facts, table = table_of(stated, packets, b"extra", sums_of(packets))
+    directory = Directory.of(facts, table[: facts.head], size)
+    number = data.draw(st.integers(0, facts.groups - 1))
+    own, begin = read(facts, table, size, [number]), int(directory.blocks[number])
+    sums = sums_of(own)
+
+    def check(table: bytes, sums: list[int]) -> None:
+        check_group(facts, table[: facts.head], number, table[begin : int(directory.blocks[number + 1])], sums)
+
+    check(table, sums)
+    with pytest.raises(BadTable, match="checksum"):
+        check(table, [sum_of(b"another"), *sums[1:]])
+    places = [
+        *range(16 * number, 16 * number + 16),
+        *range(16 * facts.groups, facts.head),
+        *range(begin, directory.blocks[number + 1]),
+    ]
+    damaged = bytearray(table)
+    damaged[data.draw(st.sampled_from(places))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(BadTable, match="checksum"):
+        check(bytes(damaged), sums)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"codec": 99},
+        {"codec": -1},
+        {"rotation": 45},
+        {"table": 7},  # of another size than the table
+        {"groups": 1 << 40},  # beyond the table
+        {"frames": -1},
+        {"height": 1 << 60},
+        {"per": 0},
+        {"start": -(1 << 60)},
+    ],
+)
+def test_facts_that_no_video_has(change: dict[str, int]) -> None:
+    """Facts with numbers that no video has are refused, whatever a dataset claims."""
+    facts = FACTS._replace(frames=3, groups=1, extradata=5, table=40)
+    facts.check(40)
+    VideoFacts.of_none().check(0)
+    with pytest.raises(BadTable):
+        facts._replace(**change).check(40)
+
+
 @pytest.mark.parametrize("change", [{"keys": np.zeros(3, np.bool_)}, {"shown": np.array([0, 0, 1])}])
 def test_packets_that_no_table_holds(change: dict[str, np.ndarray]) -> None:
     """Packets that begin without a key frame, or show a frame twice, are refused."""
@@ -126,4 +181,4 @@ def test_packets_that_no_table_holds(change: dict[str, np.ndarray]) -> None:
         "spare": np.zeros(3, np.bool_),
     }
     with pytest.raises(BadTable):
-        table_of(FACTS._replace(frames=3), Packets(**whole | change), b"")
+        table_of(FACTS._replace(frames=3), Packets(**whole | change), b"", [1, 2, 3])

@@ -50,7 +50,7 @@ def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview
                 run = np.searchsorted(runs.begins, offsets, "right") - 1
                 begins = (targets[run] + offsets - runs.begins[run]).tolist()
                 values = [own[at : at + size] for at, size in zip(begins, packets.sizes[part].tolist(), strict=True)]
-                shown |= decode(facts.codec, plan.extradata[row], values, numbers, wanted.intersection(numbers), most)
+                shown |= decode(facts, plan.extradata[row], values, numbers, wanted.intersection(numbers), most)
             for name in names:
                 frames = [shown[frame] for frame in plan.frames[name][row].tolist()]
                 _make_images(rows, name, row, VideoFrames(frames, rows.spec.options.untagged_matrix))
