@@ -245,20 +245,23 @@ def sum_of(packet: Buffer) -> int:
     return xxhash.xxh3_64_intdigest(packet)
 
 
-def check_group(facts: VideoFacts, head: Buffer, number: int, block: Buffer, sums: Sequence[int]) -> None:
-    """Raise BadTable unless a group's checksum is that of its packets.
+def check_groups(
+    facts: VideoFacts, head: Buffer, directory: Directory, groups: Sequence[int], blocks: Buffer, sums: Sequence[int]
+) -> None:
+    """Raise BadTable for a group whose checksum is not that of its packets.
 
     Args:
-        facts: what is known of the video.
-        head: the head of its table.
-        number: the number of the group.
-        block: its block.
-        sums: `sum_of` the bytes of each of its packets.
+        facts, directory, groups, blocks: as of `packets_of`.
+        head: the head of the table.
+        sums: `sum_of` the bytes of each packet of the groups.
     """
-    entry, extradata = head[ENTRY * number : ENTRY * (number + 1)], head[ENTRY * facts.groups : facts.head]
-    if (found := _group_sum(extradata, entry, block[_SUM:], sums)) != block[:_SUM]:
-        told = f"checksum {found.hex()} is not {bytes(block[:_SUM]).hex()}"
-        raise BadTable(f"group {number} of its packets: {told}")
+    extradata, done, counted = head[ENTRY * facts.groups : facts.head], 0, 0
+    for number in groups:
+        block = bytes(blocks[done : (done := done + int(directory.blocks[number + 1] - directory.blocks[number]))])
+        own = sums[counted : (counted := counted + _Reader(block[_SUM:]).varint())]
+        found = _group_sum(extradata, head[ENTRY * number : ENTRY * (number + 1)], block[_SUM:], own)
+        if found != block[:_SUM]:
+            raise BadTable(f"group {number} of its packets: checksum {found.hex()} is not {block[:_SUM].hex()}")
 
 
 def _group_sum(extradata: Buffer, entry: Buffer, block: Buffer, sums: Sequence[int]) -> bytes:

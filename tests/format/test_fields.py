@@ -259,7 +259,10 @@ class TestShortForms:
     @pytest.mark.parametrize(
         ("value", "reason"),
         [
-            ("sound", r"a field must be a kind \(image, images, text, bytes, json, video\), a dtype such .*got 'sound'$"),
+            (
+                "sound",
+                r"a field must be a kind \(image, images, text, bytes, json, video\), a dtype such .*got 'sound'$",
+            ),
             ("imgae", r"got 'imgae'; did you mean the kind 'image'\?"),
             (np.ndarray, r"got <class 'numpy.ndarray'>; did you mean the kind 'array'\?"),
             (

@@ -1,18 +1,24 @@
 """Plans of clips: which frames a batch has of videos, and which bytes show them, before any of these are read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...containers.extents import Extent, Runs
+from ...errors import BadSample
 from ...format.fields import facts_column, length_column, packets_column
-from ...format.packets import Directory, Packets, VideoFacts, packets_of, runs_to_decode
+from ...format.packets import BadTable, Directory, Packets, VideoFacts, packets_of, runs_to_decode
 from ...transforms.clips import Frames, chosen
 from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
 from .spec import BatchSpec
+
+T = TypeVar("T")
+Place: TypeAlias = Callable[[str, int], str]
+"""Names the place of a row's value under a name, for messages."""
 
 _NEAR = 16 << 10
 """Bytes between two packets up to which one read takes both."""
@@ -26,7 +32,10 @@ class ClipPlan:
         facts: what is known of each video.
         frames: by name, the numbers of the frames to deliver, [n, T]; of those beyond the end, the last one.
         valid: by name, which of them are within their video, bool [n, T].
-        extradata: that of each video.
+        heads: that of each video's table.
+        directories: that of each table.
+        groups: the groups of each video that its frames are in.
+        blocks: the blocks of these groups.
         packets: those of each video that its frames may need.
         decoded: for each video the runs to decode, as places in its packets.
         bytes: the runs of bytes that these are in.
@@ -36,18 +45,32 @@ class ClipPlan:
     facts: Sequence[VideoFacts]
     frames: Mapping[str, Frames]
     valid: Mapping[str, NDArray[np.bool_]]
-    extradata: Sequence[bytes]
+    heads: Sequence[memoryview]
+    directories: Sequence[Directory]
+    groups: Sequence[Sequence[int]]
+    blocks: Sequence[memoryview]
     packets: Sequence[Packets]
     decoded: Sequence[Sequence[NDArray[np.int64]]]
     bytes: Runs
     tables: Runs
 
 
-def plan_clips(spec: BatchSpec, field: str, selection: SelectedSamples, keys: RandomKeys) -> ClipPlan:
-    """Choose the frames of videos, and look up what shows them."""
+def plan_clips(spec: BatchSpec, field: str, selection: SelectedSamples, keys: RandomKeys, place: Place) -> ClipPlan:
+    """Choose the frames of videos, and look up what shows them. Raises BadSample for a table that is damaged."""
     names = spec.names.delivered[field]
     facts = [VideoFacts(*row) for row in selection.column(facts_column(field)).tolist()]
     sizes = selection.column(length_column(field)).tolist()
+
+    def of_each(function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
+        found = list[T]()
+        for row, values in enumerate(zip(*columns, strict=True)):
+            try:
+                found.append(function(*values))
+            except BadTable as error:
+                raise BadSample(f"{place(names[0], row)}: {error}") from error
+        return found
+
+    of_each(VideoFacts.check, facts, selection.column(length_column(packets_column(field))).tolist())
     counts = np.array([each.frames for each in facts], np.int64)
     frames, valid = dict[str, Frames](), dict[str, NDArray[np.bool_]]()
     for name in names:
@@ -57,23 +80,26 @@ def plan_clips(spec: BatchSpec, field: str, selection: SelectedSamples, keys: Ra
 
     heads = Runs(np.zeros(len(facts), np.int64), np.array([each.head for each in facts], np.int64))
     head = read_each(selection, packets_column(field), heads)
-    directories = [Directory.of(*each) for each in zip(facts, head, sizes, strict=True)]
+    directories = of_each(Directory.of, facts, head, sizes)
     groups = [each.touched(frames) for each, frames in zip(directories, wanted, strict=True)]
     table = _joined([(each.blocks[own], each.blocks[own + 1]) for each, own in zip(directories, groups, strict=True)])
     blocks = read_each(selection, packets_column(field), table)
-    packets = [
-        packets_of(each, directory, own.tolist(), block, size)
-        for each, directory, own, block, size in zip(facts, directories, groups, blocks, sizes, strict=True)
-    ]
-    decoded = [runs_to_decode(each, frames) for each, frames in zip(packets, wanted, strict=True)]
+    numbers = [own.tolist() for own in groups]
+    packets = of_each(packets_of, facts, directories, numbers, blocks, sizes)
+    decoded = of_each(runs_to_decode, packets, wanted)
+    # What is verified is read whole: the checksums are of groups.
+    read = [np.arange(len(each)) for each in packets] if spec.options.verify else map(np.concatenate, decoded)
     return ClipPlan(
         facts=facts,
         frames=frames,
         valid=valid,
-        extradata=[bytes(each[one.head - one.extradata :]) for each, one in zip(head, facts, strict=True)],
+        heads=head,
+        directories=directories,
+        groups=numbers,
+        blocks=blocks,
         packets=packets,
         decoded=decoded,
-        bytes=_joined([_runs_of(each, np.concatenate(runs)) for each, runs in zip(packets, decoded, strict=True)]),
+        bytes=_joined([_runs_of(*each) for each in zip(packets, read, strict=True)]),
         tables=_joined(
             [
                 (np.insert(directory.blocks[own], 0, 0), np.insert(directory.blocks[own + 1], 0, each.head))

@@ -8,11 +8,16 @@ from ...transforms import ArrayRecipe, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
-from .clip_plan import clip_extents, plan_clips
+from .clip_plan import Place, clip_extents, plan_clips
 from .spec import BatchSpec
 
 
-def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> dict[str, Extent]:
+def unnamed(name: str, row: int) -> str:
+    """Return what names the place of a value that is read ahead: its error is never seen."""
+    return f"field {name!r}"
+
+
+def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, place: Place = unnamed) -> dict[str, Extent]:
     """Return the blocks, and the entries of ragged fields, that selected samples are read for.
 
     Lengths are fetched, read and let go of here: whoever held them while they wait for the rest could be waited for.
@@ -21,6 +26,7 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
         spec: the batches that the samples are for.
         selection: the samples.
         keys: their random keys.
+        place: names a sample and its field in errors.
 
     Returns:
         By stored field; those that are read whole are not in it.
@@ -39,7 +45,7 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
             length_column(packets_column(stored)),
         ]
         with selection.fetch(tables):
-            found |= clip_extents(stored, plan_clips(spec, stored, selection, keys))
+            found |= clip_extents(stored, plan_clips(spec, stored, selection, keys, place))
     for stored, names in spec.names.delivered.items():
         if all(spec.reads_blocks(name) for name in names):
             blocks = tuple(_blocks(spec, name, keys) for name in names)

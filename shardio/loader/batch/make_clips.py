@@ -7,8 +7,9 @@ import numpy as np
 
 from ...engines.base import rows_of
 from ...engines.video_frames import VideoFrames
-from ...errors import BadSample
+from ...errors import BadSample, ShardCorrupt
 from ...foreign.video_decoder import decode
+from ...format.packets import BadTable, check_groups, sum_of
 from ...views.readable import SelectedSamples
 from .clip_plan import ClipPlan, read_each
 from .make_arrays import place_of
@@ -29,6 +30,25 @@ def read_clips(rows: Rows, field: str, plan: ClipPlan, selection: SelectedSample
     return read_each(selection, field, plan.bytes)
 
 
+def check_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview]) -> None:
+    """Compare checksums of the groups of packets that were read; ShardCorrupt for the first that differs."""
+    for row, own in enumerate(data):
+        sums = [sum_of(value) for value in _packets(plan, row, own)]
+        table = plan.facts[row], plan.heads[row], plan.directories[row], plan.groups[row], plan.blocks[row]
+        try:
+            check_groups(*table, sums)
+        except BadTable as error:
+            raise ShardCorrupt(f"{place_of(rows, rows.spec.names.delivered[field][0], row)}: {error}") from error
+
+
+def _packets(plan: ClipPlan, row: int, data: memoryview) -> list[memoryview]:
+    """Return the bytes of each of a video's packets among the runs that were read; of others, any bytes."""
+    runs, packets = plan.bytes[row : row + 1], plan.packets[row]
+    targets = np.cumsum(runs.ends - runs.begins) - runs.ends
+    begins = packets.offsets + targets[np.searchsorted(runs.begins, packets.offsets, "right") - 1]
+    return [data[at : at + size] for at, size in zip(begins.tolist(), packets.sizes.tolist(), strict=True)]
+
+
 def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview]) -> None:
     """Decode the clips of a field and make their images under all its names.
 
@@ -40,17 +60,15 @@ def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview
     """
     names, most = rows.spec.names.delivered[field], rows.spec.options.limits.max_image_pixels
     for row, (facts, own) in enumerate(zip(plan.facts, data, strict=True)):
-        runs, packets = plan.bytes[row : row + 1], plan.packets[row]
-        targets = np.cumsum(runs.ends - runs.begins) - (runs.ends - runs.begins)
+        values, packets = _packets(plan, row, own), plan.packets[row]
+        extradata = bytes(plan.heads[row][facts.head - facts.extradata :])
         wanted = {frame for name in names for frame in plan.frames[name][row].tolist()}
         shown: dict[int, Any] = {}
         try:
             for part in plan.decoded[row]:
-                offsets, numbers = packets.offsets[part], packets.shown[part].tolist()
-                run = np.searchsorted(runs.begins, offsets, "right") - 1
-                begins = (targets[run] + offsets - runs.begins[run]).tolist()
-                values = [own[at : at + size] for at, size in zip(begins, packets.sizes[part].tolist(), strict=True)]
-                shown |= decode(facts, plan.extradata[row], values, numbers, wanted.intersection(numbers), most)
+                numbers = packets.shown[part].tolist()
+                data = [values[number] for number in part.tolist()]
+                shown |= decode(facts, extradata, data, numbers, wanted.intersection(numbers), most)
             for name in names:
                 frames = [shown[frame] for frame in plan.frames[name][row].tolist()]
                 _make_images(rows, name, row, VideoFrames(frames, rows.spec.options.untagged_matrix))

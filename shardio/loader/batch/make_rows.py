@@ -27,11 +27,12 @@ from .make_arrays import (
     make_listed,
     make_ragged,
     make_tokens,
+    place_of,
     read_block,
     read_ragged,
     read_whole,
 )
-from .make_clips import make_clips, read_clips
+from .make_clips import check_clips, make_clips, read_clips
 from .make_image_lists import make_image_lists
 from .make_instances import UprightBoxes, place_image, place_instances, upright_boxes
 from .mixing import LABEL
@@ -55,8 +56,11 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 there[:] = selection.column(present_column(names.stored[name]))
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
+            place = partial(place_of, rows)
             planned = {
-                name: plan_clips(spec, name, selection, rows.keys()) for name in names.delivered if spec.is_video(name)
+                name: plan_clips(spec, name, selection, rows.keys(), place)
+                for name in names.delivered
+                if spec.is_video(name)
             }
             stored = {name: _read(rows, name, selection, lent) for name in whole if name not in planned}
             clips = {name: read_clips(rows, name, plan, selection) for name, plan in planned.items()}
@@ -67,7 +71,10 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
         if spec.options.verify:
             with clock.stage("verify"):
                 read = {name: each.stored() if isinstance(each, RaggedRead) else each for name, each in stored.items()}
-                dataset.check(indices, read, spec.options.limits.max_value_bytes)
+                for name, plan in planned.items():
+                    check_clips(rows, name, plan, clips[name])
+                if not planned:  # the checksum of a sample is of its whole videos
+                    dataset.check(indices, read, spec.options.limits.max_value_bytes)
         if spec.mixing is not None:
             _check_labels(rows, stored[names.stored[LABEL]], spec.mixing.num_classes - 1)
         with clock.stage("decode"):
@@ -133,7 +140,9 @@ def _decided(rows: Rows, lent: ExitStack) -> Decisions:
             return shared if len(rows) == len(whole) else shared[part]
     selection = dataset.selection(rows.indices, spec.options.limits.max_value_bytes)
     if dataset.in_store:  # all at once: two threads that hold some and wait for more could wait for each other
-        lent.enter_context(selection.fetch(spec.columns, extents(spec, selection, rows.keys())))
+        lent.enter_context(
+            selection.fetch(spec.columns, extents(spec, selection, rows.keys(), partial(place_of, rows)))
+        )
     return decide(spec, selection, rows.keys())
 
 

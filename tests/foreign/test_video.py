@@ -1,0 +1,235 @@
+"""Videos: any frames are those of decoding the whole file; what tables can't hold is refused; damage is found."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from _videos import CORPUS, CUTS, FRAMES, ffmpeg, frames, make, turned, video
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardio.errors import BadSample
+from shardio.foreign.video import described, scan
+from shardio.foreign.video_decoder import decode
+from shardio.format.packets import BadTable, Directory, VideoFacts, packets_of, runs_to_decode
+
+MOST = 1 << 24
+
+
+def show(value: bytes, facts: VideoFacts, table: bytes, wanted: Sequence[int]) -> dict[int, av.VideoFrame]:
+    """Decode some frames of a video, as a loader does."""
+    facts.check(len(table))
+    directory = Directory.of(facts, table[: facts.head], len(value))
+    groups = directory.touched(np.array(wanted)).tolist()
+    blocks = b"".join(table[directory.blocks[each] : directory.blocks[each + 1]] for each in groups)
+    packets, found = packets_of(facts, directory, groups, blocks, len(value)), {}
+    for run in runs_to_decode(packets, np.array(wanted)):
+        places = zip(packets.offsets[run].tolist(), packets.sizes[run].tolist(), strict=True)
+        shown = packets.shown[run].tolist()
+        extradata = table[facts.head - facts.extradata : facts.head]
+        data = [value[place : place + size] for place, size in places]
+        found |= decode(facts, extradata, data, shown, {*wanted} & {*shown}, MOST)
+    return found
+
+
+@pytest.mark.parametrize("name", [*CORPUS, *CUTS])
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_frames(name: str, data: st.DataObject) -> None:
+    """Any frames of a video equal those of decoding the whole file, bit for bit, by decoders that were used before."""
+    whole, (facts, table) = frames(name), _described(name)
+    assert facts.frames == len(whole)
+    begin, stride = data.draw(st.integers(0, facts.frames - 1)), data.draw(st.sampled_from([1, 2, 4, 9]))
+    wanted = range(begin, facts.frames, stride)[: data.draw(st.integers(1, 8))]
+    found = show(video(name), facts, table, wanted)
+    for number in wanted:
+        np.testing.assert_array_equal(found[number].to_ndarray(), whole[number])
+
+
+_KNOWN: dict[str, tuple[VideoFacts, bytes]] = {}
+
+
+def _described(name: str) -> tuple[VideoFacts, bytes]:
+    if name not in _KNOWN:
+        _KNOWN[name] = described(video(name))
+    return _KNOWN[name]
+
+
+@pytest.mark.parametrize("name", [*CORPUS, *CUTS])
+def test_facts(name: str, tmp_path: Path) -> None:
+    """The facts are those of libav, and decoding all groups finds nothing else; a table takes few bytes."""
+    path = tmp_path / name
+    path.write_bytes(video(name))
+    facts, table = scan(path, MOST, whole=True)
+    assert (facts, table) == _described(name)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (facts.height, facts.width) == (stream.height, stream.width)
+        assert (facts.ticks, facts.per) == (stream.time_base.numerator, stream.time_base.denominator)
+        assert facts.start == next(container.decode(stream)).pts
+    assert facts.rotation == (90 if name == "turned.mp4" else 0)
+    assert len(table) < 4 * facts.frames + facts.extradata + 100
+
+
+def test_fewer_packets() -> None:
+    """Pictures that nothing refers to, and that aren't wanted, are left out of what is decoded."""
+    for name, most in (("h264_long.mp4", 0.75), ("hevc_layers.mp4", 0.75), ("vp9.webm", 1.0)):
+        facts, table = _described(name)
+        directory = Directory.of(facts, table[: facts.head], len(video(name)))
+        packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], len(video(name)))
+        taken = sum(map(len, runs_to_decode(packets, np.arange(0, facts.frames, 7))))
+        assert taken <= most * len(packets), name
+
+
+def test_unstated_reordering() -> None:
+    """H.264 that states no depth of its reordering loses no frame."""
+    whole, value = frames("h264_long.mp4"), video("h264_long.mp4")
+    changed = without_reordering(value)
+    assert changed != value
+    facts, table = described(changed)
+    found = show(changed, facts, table, range(FRAMES))
+    for number, frame in found.items():
+        np.testing.assert_array_equal(frame.to_ndarray(), whole[number])
+
+
+def without_reordering(value: bytes) -> bytes:
+    """Return an MP4 of x264 whose sequence parameters end before they state the depth of reordering."""
+    begin = value.index(b"avcC") + 12
+    size = int.from_bytes(value[begin - 2 : begin], "big")
+    bits = "".join(f"{byte:08b}" for byte in value[begin : begin + size].replace(b"\0\0\3", b"\0\0")).rstrip("0")[:-1]
+    place = next(n for n in range(len(bits) - 8, 0, -1) if _states_reordering(bits[n:]))
+    shorter = bits[:place] + "01"
+    shorter += "0" * (-len(shorter) % 8)
+    raw = bytes(int(shorter[at : at + 8], 2) for at in range(0, len(shorter), 8))
+    kept = raw.replace(b"\0\0\1", b"\0\0\3\1").replace(b"\0\0\2", b"\0\0\3\2")
+    return value[:begin] + kept + bytes(size - len(kept)) + value[begin + size :]
+
+
+def _states_reordering(bits: str) -> bool:
+    """Whether these are two flags, the numbers 0 and 0 of Golomb, four more, and nothing else."""
+    numbers, at = list[int](), 2
+    while at < len(bits) and "1" in bits[at:]:
+        zeros = bits.index("1", at) - at
+        numbers.append(int(bits[at + zeros : at + 2 * zeros + 1], 2) - 1)
+        at += 2 * zeros + 1
+    return bits.startswith("11") and at == len(bits) and len(numbers) == 6 and numbers[:2] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "rotation"),
+    [
+        ((1, 0, 0, 1), 0),
+        ((0, 1, -1, 0), 90),
+        ((-1, 0, 0, -1), 180),
+        ((0, -1, 1, 0), 270),
+        ((-1, 0, 0, 1), None),  # a mirror
+        ((0.7, 0.7, -0.7, 0.7), None),
+    ],
+)
+def test_rotations(matrix: Sequence[float], rotation: int | None) -> None:
+    """Quarter turns are facts; what is to be shown mirrored or askew is refused."""
+    value = turned(video("h264.mp4"), matrix)
+    if rotation is not None:
+        assert described(value)[0].rotation == rotation
+        return
+    with pytest.raises(BadSample, match="no quarter turn"):
+        described(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("v.avi", ("-c:v", "libx264", "-bf", "2"), "no MP4, MOV, MKV or WebM file"),
+        ("v.ts", ("-c:v", "libx264"), "no MP4, MOV, MKV or WebM file"),
+        ("v.mkv", ("-c:v", "mpeg4"), "its codec is 'mpeg4'"),
+        ("v.m4a", ("-vn", "-c:a", "aac"), "no video stream"),
+    ],
+)
+def test_what_is_refused(name: str, options: Sequence[str], reason: str, tmp_path: Path) -> None:
+    """Files whose packets can't be read in place, other codecs, and files without pictures are refused by name."""
+    with pytest.raises(BadSample, match=reason):
+        described(make(tmp_path / name, options).read_bytes())
+
+
+def test_no_file_of_a_video() -> None:
+    """Text, a part of a file and nothing at all are bad samples."""
+    for value in (b"", b"hello", video("h264.mp4")[:200], video("h264.mp4")[300:]):
+        with pytest.raises(BadSample):
+            described(value)
+
+
+def test_a_cut_file() -> None:
+    """A file that ends within a packet is a bad sample if its head states all packets; else its whole ones are it."""
+    with pytest.raises(BadSample):
+        described(video("mjpeg.mov")[:-20000])
+    whole, (facts, table) = frames("h264_open.mkv"), described(video("h264_open.mkv")[:-9000])
+    assert 0 < facts.frames < FRAMES
+    shown = show(video("h264_open.mkv"), facts, table, range(facts.frames))
+    assert all(np.array_equal(frame.to_ndarray(), whole[number]) for number, frame in shown.items())
+
+
+def test_large_frames(tmp_path: Path) -> None:
+    """Frames of more pixels than allowed are refused, before any is decoded."""
+    facts, table = _described("h264.mp4")
+    path = tmp_path / "v.mp4"
+    path.write_bytes(video("h264.mp4"))
+    with pytest.raises(BadSample, match="64 x 96 pixels"):
+        scan(path, 64 * 96 - 1)
+    with pytest.raises(BadSample, match="64 x 96 pixels"):
+        decode(facts, b"", [], [], [], 64 * 96 - 1)
+    lying = facts._replace(height=48)
+    with pytest.raises(BadSample, match=r"frame 0 has 64 x 96 pixels, expected 48 x 96"):
+        show(video("h264.mp4"), lying, table, [0])
+
+
+def test_another_size_in_the_middle(tmp_path: Path) -> None:
+    """A video whose size changes is refused, or its frames of another size are bad samples."""
+    parts = [make(tmp_path / f"{size}.ts", ("-c:v", "libx264", "-g", "12"), size=size) for size in ("96x64", "64x48")]
+    whole = tmp_path / "whole.ts"
+    whole.write_bytes(b"".join(part.read_bytes() for part in parts))
+    ffmpeg("-i", whole, "-c", "copy", "-an", tmp_path / "v.mkv")
+    with pytest.raises(BadSample, match="pixels"):
+        described((tmp_path / "v.mkv").read_bytes())
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_damage(data: st.DataObject) -> None:
+    """Of damaged packets and tables a frame comes as it should, or none: checksums of groups tell; nothing waits."""
+    name = data.draw(st.sampled_from(["h264.mp4", "hevc_open.mp4", "vp9.webm", "av1.mp4", "mjpeg.mov"]))
+    value, (facts, table) = bytearray(video(name)), _described(name)
+    damaged = value if data.draw(st.booleans()) else bytearray(table)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    table = table if damaged is value else bytes(damaged)
+    wanted = range(data.draw(st.integers(0, facts.frames - 5)), facts.frames)[:5]
+    try:
+        found = show(bytes(value), facts, table, wanted)
+    except (BadSample, BadTable):
+        found = {}
+    assert {*found} <= {*wanted}
+    again = show(video(name), *_described(name), wanted)  # by the same decoders
+    for number in wanted:
+        np.testing.assert_array_equal(again[number].to_ndarray(), frames(name)[number])
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_damaged_files(data: st.DataObject) -> None:
+    """A damaged file is a bad sample, or each of its packets is within it and each frame has one."""
+    name = data.draw(st.sampled_from(["h264.mp4", "h264_pieces.mp4", "h264_open.mkv", "vp9.webm"]))
+    value = bytearray(video(name))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.one_of(st.integers(0, 600), st.integers(0, len(value) - 1)))
+        value[place] = data.draw(st.integers(0, 255))
+    del value[data.draw(st.integers(100, len(value))) if data.draw(st.booleans()) else len(value) :]
+    try:
+        facts, table = described(bytes(value))
+    except BadSample:
+        return
+    directory = Directory.of(facts, table[: facts.head], len(value))
+    packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], len(value))
+    assert (packets.offsets + packets.sizes <= len(value)).all()
+    assert np.array_equal(np.sort(packets.shown[packets.shown >= 0]), np.arange(facts.frames))
