@@ -78,7 +78,8 @@ def frames_of(
     if facts.height * facts.width > most_pixels:
         told = "its frames have {} x {} pixels, {max_image_pixels} allows {}"
         raise BadSample(told, facts.height, facts.width, most_pixels)
-    key = facts.codec, extradata, most_pixels
+    # libavcodec counts what it allocates: a side may be as long as the next multiple of 128.
+    key = facts.codec, extradata, (facts.height + 127 & -128) * (facts.width + 127 & -128)
     # What is kept was never left in the middle of a run: not by an error, and not by an interrupt.
     context, intact = kept.pop(key, None) or _new_decoder(*key), True
     try:

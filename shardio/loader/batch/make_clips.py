@@ -67,8 +67,8 @@ def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview
         try:
             for part in plan.decoded[row]:
                 numbers = packets.shown[part].tolist()
-                data = [values[number] for number in part.tolist()]
-                shown |= decode(facts, extradata, data, numbers, wanted.intersection(numbers), most)
+                taken = [values[number] for number in part.tolist()]
+                shown |= decode(facts, extradata, taken, numbers, wanted.intersection(numbers), most)
             for name in names:
                 frames = [shown[frame] for frame in plan.frames[name][row].tolist()]
                 _make_images(rows, name, row, VideoFrames(frames, rows.spec.options.untagged_matrix))

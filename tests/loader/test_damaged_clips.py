@@ -1,0 +1,69 @@
+"""Damaged videos: bad samples of the clips that they are in, and of no others."""
+
+from pathlib import Path
+
+import pytest
+from _videos import video
+
+import shardio
+from shardio.errors import BadSample, ShardCorrupt
+from shardio.foreign.video import described
+from shardio.format.packets import Directory, packets_of
+
+NAMES = ("h264.mp4", "h264_long.mp4", "hevc_open.mp4", "vp9.webm", "turned.mp4")
+
+
+@pytest.fixture(params=["tar", "hdf5", "lmdb"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A dataset of videos."""
+    fields = {"video": "video", "label": "int64"}
+    with shardio.create(tmp_path / "d", fields=fields, container=request.param) as writer:
+        for label, name in enumerate(NAMES):
+            writer.append({"video": video(name), "label": label})
+    return tmp_path / "d"
+
+
+def damage(folder: Path, name: str) -> None:
+    """Change a byte of a packet in the middle of a video, within the shard."""
+    (shard,) = (path for path in folder.iterdir() if path.suffix in (".tar", ".hdf5", ".h5", ".lmdb"))
+    data, value = bytearray(shard.read_bytes()), video(name)
+    facts, table = described(value)
+    directory = Directory.of(facts, table[: facts.head], len(value))
+    packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], len(value))
+    begin = int(packets.offsets[len(packets) // 2])
+    data[data.index(value[begin : begin + 40]) + 20] ^= 0x10
+    shard.write_bytes(data)
+
+
+def load(folder: Path, **options: object) -> shardio.Loader:
+    clip = shardio.CenterClip(12, stride=4)
+    return shardio.Loader(shardio.open(folder), 1, transforms={"video": [clip]}, shuffle=None, **options)  # type: ignore[arg-type]  # any
+
+
+def test_verified_groups(folder: Path) -> None:
+    """With verify=True a changed byte of a packet is found in the clip that it is in, and other videos are whole."""
+    assert len([*load(folder, verify=True)]) == len(NAMES)
+    damage(folder, "h264_long.mp4")
+    with pytest.raises(ShardCorrupt, match=r"sample 1\b.*field 'video': group \d+ of its packets: checksum"):
+        [*load(folder, verify=True)]
+    loader = load(folder, verify=True, on_bad_sample="mask")
+    labels = [int(batch["label"][0]) for batch in loader if bool(batch["valid"][0])]
+    assert labels == [0, 2, 3, 4]
+    (bad,) = loader.quarantine()
+    assert bad.location.index == 1
+
+
+def test_limits(folder: Path) -> None:
+    """`max_image_pixels` is of a frame, `max_value_bytes` of the bytes that a clip reads, not of its file."""
+    with pytest.raises(BadSample, match="64 x 96 pixels, max_image_pixels allows 6143"):
+        [*load(folder, max_image_pixels=6143)]
+    assert len([*load(folder, max_image_pixels=6144)]) == len(NAMES)
+    with pytest.raises(BadSample, match="max_value_bytes"):
+        [*load(folder, max_value_bytes=900)]
+    (first,) = shardio.Loader(
+        shardio.open(folder)[:1],
+        1,
+        transforms={"video": [shardio.RandomClip(1)]},
+        max_value_bytes=len(video(NAMES[0])) // 2,
+    )
+    assert first["video"][0].shape == (1, 64, 96, 3)
