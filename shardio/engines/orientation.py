@@ -27,6 +27,10 @@ TRANSPOSITIONS: dict[int, Transposition] = {
 """The transposition that makes an image upright, by its EXIF orientation."""
 
 
+OF_ROTATION = {0: 1, 90: 6, 180: 3, 270: 8}
+"""The EXIF orientation that a rotation is, in degrees clockwise."""
+
+
 def upright_sizes(sizes: Sizes, orientations: Orientations) -> Sizes:
     """Return heights and widths, int32 [n, 2], of images as they are stored once these are upright."""
     return np.where((orientations >= 5)[:, None], sizes[:, ::-1], sizes)

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from _videos import video
+from _builders import encode
+from _videos import turned, video
 
 import shardio
 from shardio.errors import BadSample, ShardCorrupt
 from shardio.foreign.video import described
 from shardio.format.packets import Directory, packets_of
+from shardio.transforms import Transform
 
 NAMES = ("h264.mp4", "h264_long.mp4", "hevc_open.mp4", "vp9.webm", "turned.mp4")
 
@@ -67,3 +70,32 @@ def test_limits(folder: Path) -> None:
         max_value_bytes=len(video(NAMES[0])) // 2,
     )
     assert first["video"][0].shape == (1, 64, 96, 3)
+
+
+@pytest.mark.parametrize("transforms", [[], [shardio.CenterCrop(40), shardio.Resize(32)], [shardio.ToFloat()]])
+def test_rotation(tmp_path: Path, transforms: list[Transform]) -> None:
+    """With orient=True frames are turned as players turn them, before their transforms; else they are as stored."""
+    with shardio.create(tmp_path / "d", fields={"video": "video"}) as writer:
+        for matrix in ((1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)):
+            writer.append({"video": turned(video("h264.mp4"), matrix)})
+
+    def loaded(orient: bool, transforms: list[Transform]) -> list[np.ndarray]:
+        clip = [shardio.CenterClip(3, stride=4), *transforms]
+        loader = shardio.Loader(
+            shardio.open(tmp_path / "d"), 1, transforms={"video": clip}, shuffle=None, orient=orient, to="numpy"
+        )
+        return [np.asarray(batch["video"][0]) for batch in loader]
+
+    stored = loaded(False, [])
+    for turns, (frames, upright) in enumerate(zip(stored, loaded(True, []), strict=True)):
+        np.testing.assert_array_equal(frames, stored[0])
+        np.testing.assert_array_equal(upright, np.rot90(frames, -turns, (1, 2)))
+    with shardio.create(tmp_path / "i", fields={"image": "image"}) as writer:
+        for frames in loaded(True, []):
+            for frame in frames:
+                writer.append({"image": encode("png", frame)})
+    images = shardio.Loader(shardio.open(tmp_path / "i"), 1, transforms={"image": transforms}, shuffle=None, to="numpy")
+    expected = [np.asarray(batch["image"][0]) for batch in images]
+    for row, frames in enumerate(loaded(True, transforms)):
+        for number, frame in enumerate(frames):
+            np.testing.assert_array_equal(frame, expected[3 * row + number])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...engines.base import rows_of
+from ...engines.orientation import OF_ROTATION, upright_sizes
 from ...engines.video_frames import VideoFrames
 from ...errors import BadSample, ShardCorrupt
 from ...foreign.video_decoder import decode
@@ -71,17 +72,21 @@ def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview
                 shown |= decode(facts, extradata, taken, numbers, wanted.intersection(numbers), most)
             for name in names:
                 frames = [shown[frame] for frame in plan.frames[name][row].tolist()]
-                _make_images(rows, name, row, VideoFrames(frames, rows.spec.options.untagged_matrix))
+                made = VideoFrames(frames, rows.spec.options.untagged_matrix)
+                _make_images(rows, name, row, made, facts.rotation if rows.spec.options.orient else 0)
         except BadSample as error:
             raise BadSample(f"{place_of(rows, names[0], row)}: {error}") from error
 
 
-def _make_images(rows: Rows, name: str, row: int, frames: VideoFrames) -> None:
-    clip = rows.spec.clips[name]
+def _make_images(rows: Rows, name: str, row: int, frames: VideoFrames, rotation: int) -> None:
+    clip, orientations = rows.spec.clips[name], None
     sizes = np.full((len(frames), 2), frames.size, np.int32)
+    if rotation:
+        orientations = np.full(len(frames), OF_ROTATION[rotation], np.uint8)
+        sizes = upright_sizes(sizes, orientations)
     keys = rows.field_keys(name)[np.array([row])]
     steps = [rows_of(step, np.zeros(len(frames), np.intp)) for step in clip.recipe.steps(sizes[:1], keys)]
     out = rows.arrays[name][row] if name in rows.arrays else None
-    made = clip.cpu_engine(frames, sizes, steps, out)
+    made = clip.cpu_engine(frames, sizes, steps, out, orientations)
     if out is None:
         rows.lists[name][row] = np.stack(made or [])
