@@ -46,6 +46,7 @@ def is_readable(path: Path, described: manifest.Manifest) -> bool:
             hdf5_index.read(path)
         else:
             side_index.read(path, with_hidden(described.fields))
+            side_index.second_array(path, with_hidden(described.fields))
     except ShardCorrupt:
         return False
     return True
@@ -57,7 +58,7 @@ def rebuild(folder: Directory, described: manifest.Manifest, name: str) -> None:
         if described.adopted:
             _rebuild_of_others(folder, described, name)
         else:
-            side_index.write(folder, name, _index_of(folder.path / name, described.fields))
+            side_index.write(folder, name, *_index_of(folder.path / name, described.fields))
     except ShardioError as error:
         advice = "; `shardio index` may make the dataset anew" if described.adopted else ""
         raise ShardCorrupt(
@@ -65,12 +66,12 @@ def rebuild(folder: Directory, described: manifest.Manifest, name: str) -> None:
         ) from error
 
 
-def _index_of(path: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
-    """Return the index of a tar's complete samples, as the writer of the tar wrote it."""
+def _index_of(path: Path, fields: Mapping[str, Field]) -> tuple[NDArray[Any], bytearray]:
+    """Return the index of a tar's complete samples, as the writer of the tar wrote it, and its second array."""
     opened = tar.open_tar(path)
     damage: list[str] = []
     runs = list(tar.scan(opened, damage))
-    index = np.zeros(len(runs), side_index.dtype_of(with_hidden(fields)))
+    index, second = np.zeros(len(runs), side_index.dtype_of(with_hidden(fields))), bytearray()
     for row, run in enumerate(runs):
         places = {name: _place(opened, run, name, field) for name, field in fields.items()}
         stored = {
@@ -82,10 +83,10 @@ def _index_of(path: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
             raise ShardCorrupt(f"{path}, key {run.key}: {error}") from error
         for name, place in places.items():
             index[f"{name}.offset"][row], index[f"{name}.size"][row] = place or (0, 0)
-        side_index.fill(index[row : row + 1], encoded.stored)
+        side_index.fill(index[row : row + 1], encoded.stored, second)
     if not len(index):
         raise ShardCorrupt(f"{path}: no complete sample is left{''.join(f': {text}' for text in damage)}")
-    return index
+    return index, second
 
 
 def _place(opened: File, run: tar.TarSample, name: str, field: Field) -> tuple[int, int] | None:

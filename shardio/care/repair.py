@@ -297,7 +297,9 @@ def _described(folder: Directory, described: manifest.Manifest, number: int, rea
         reasons.append(f"changed in {_listed(lost)}, as checksums tell, and stays as it is; {advice}")
     elif len(lost):
         reasons.append(f"cut short or changed; its index now names its whole samples, and not {_listed(lost)}")
-        side_index.write(folder, name, np.delete(np.asarray(side_index.load(path)), lost))
+        second = side_index.second_array(path, with_hidden(described.fields))
+        kept = np.delete(np.asarray(side_index.load(path)), lost)
+        side_index.write(folder, name, kept, b"" if second is None else second.read())
     # Where changed samples stay, so does what the manifest says: `verify` goes on to find the shard.
     known = told and (stay or not changed) and not rebuilt
     entry, sums = _summary(path, described, (size, table.checksums[number]) if known else None)

@@ -19,10 +19,21 @@ from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..engines import whole_images
 from ..errors import BadSample, ConfigError, DatasetError
+from ..foreign import video
 from ..format import checksums
-from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, present_column, shape_column
+from ..format.fields import (
+    CHECKSUM,
+    CHECKSUM_BYTES,
+    Field,
+    content_columns,
+    facts_column,
+    packets_column,
+    present_column,
+    shape_column,
+)
+from ..format.packets import VideoFacts
 from ..system.threads import in_order
-from ..system.types import Indices
+from ..system.types import Buffer, Indices
 from ..views.readable import Location
 from ..views.view import BaseDataset
 from .examine import blocks, concerns_data, decode, read_blocks, reason, threads
@@ -106,8 +117,8 @@ def verify(
 
     Args:
         dataset: a path or URL, or a Dataset.
-        deep: also read every sample through the container, compare its own checksum, decode its images, texts, JSON and
-            arrays, and compare the sizes of its images with the stored ones.
+        deep: also read every sample through the container, compare its own checksum, decode its images, videos, texts,
+            JSON and arrays, and compare the sizes of its images and the tables of its videos with the stored ones.
         progress: called with the number of shards done and the total.
         workers: the number of threads; None for one per core. It does not change the result.
         most: the number of bad samples to list per shard; further ones are counted.
@@ -203,7 +214,9 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
         return Findings(shard, [Problem(name, reason(error, dataset, name))])
     sizes = [shape_column(n) for n, field in dataset.fields.items() if field.kind == "image"]
     sums = [] if dataset.manifest.unchecked else [CHECKSUM]
-    read = dict.fromkeys([*dataset.fields, *sizes, *content_columns(dataset.fields), *sums])
+    videos = [name for name, field in dataset.fields.items() if field.kind == "video"]
+    tables = [column(name) for name in videos for column in (facts_column, packets_column)]
+    read = dict.fromkeys([*dataset.fields, *sizes, *tables, *content_columns(dataset.fields), *sums])
     samples = 0
     faults: dict[int, list[str]] = {}
     for block, columns in read_blocks(dataset, indices, list(read)):
@@ -230,8 +243,24 @@ def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator
         sizes = columns[shape_column(name)].tolist() if field.kind == "image" else [None] * len(actual)
         present = columns[present_column(name)] if field.optional else np.ones(len(actual), np.bool_)
         for row, (stored, size) in enumerate(zip(columns[name], sizes, strict=True)):
-            if present[row] and (fault := _fault(field, bytes(stored), size)):
+            if not present[row]:
+                continue
+            if field.kind == "video":
+                fault = _video_fault(stored, columns[facts_column(name)][row], columns[packets_column(name)][row])
+            else:
+                fault = _fault(field, bytes(stored), size)
+            if fault:
                 yield row, f"field {name!r}: {fault}"
+
+
+def _video_fault(stored: Buffer, facts: NDArray[np.int64], table: Buffer) -> str | None:
+    """Return what is wrong with a video or with its table of packets, if anything."""
+    try:
+        if video.described(stored, whole=True) == (VideoFacts(*facts.tolist()), table):
+            return None
+        return "its table of packets is another than that of its bytes"
+    except BadSample as error:
+        return f"{error}"
 
 
 def _fault(field: Field, stored: bytes, size: Sequence[int] | None) -> str | None:

@@ -21,7 +21,7 @@ from ..format.fields import Field
 from ..format.file_table import FileTable
 from ..system import npy
 from ..system.directory import Directory
-from ..system.types import Stored
+from ..system.types import Buffer, Stored
 from . import files
 
 SUFFIX = ".idx.npy"
@@ -81,11 +81,20 @@ def size_of(fields: Mapping[str, Field], count: int) -> int | None:
     return len(npy.header_of(dtype, (count,))) + count * dtype.itemsize
 
 
-def fill(row: NDArray[Any], sample: Stored) -> None:
-    """Set the held values of a row [1] of an index from a sample in stored form."""
+def fill(row: NDArray[Any], sample: Stored, second: bytearray) -> None:
+    """Set the held values of a row [1] of an index from a sample in stored form; add to the second array."""
     for name in (name for name in row.dtype.names or () if name in sample):
         dtype = row.dtype[name]
         row[name] = np.frombuffer(sample[name], dtype.base).reshape(dtype.shape)
+    for name in _behind(row.dtype):
+        row[f"{name}.offset"], row[f"{name}.size"] = len(second), len(sample[name])
+        second += sample[name]
+
+
+def _behind(dtype: np.dtype[Any]) -> list[str]:
+    """Return what `behind` does, of the fields that an index has."""
+    ends = (name.removesuffix(".offset") for name in dtype.names or () if name.startswith("_"))
+    return [name for name in ends if f"{name}.size" in (dtype.names or ())]
 
 
 @final
@@ -127,15 +136,19 @@ class SideIndexWriter:
         self._file.write(npy.header_of(self._dtype, (count,)))
 
 
-def write(directory: Directory, shard: str, index: NDArray[Any]) -> None:
+def write(directory: Directory, shard: str, index: NDArray[Any], second: Buffer = b"") -> None:
     """Write the side index of a shard, or replace it, atomically.
 
     Args:
         directory: the shard's directory.
         shard: the shard's name.
         index: a structured array [samples] of `dtype_of` the shard's fields.
+        second: the second array, if its fields have one.
     """
-    directory.write(path_of(Path(shard)).name, npy.header_of(index.dtype, (len(index),)) + index.tobytes())
+    parts: list[Buffer] = [npy.header_of(index.dtype, (len(index),)), index.tobytes()]
+    if _behind(index.dtype):
+        parts += npy.header_of(np.dtype(np.uint8), (len(second),)), second
+    directory.write(path_of(Path(shard)).name, b"".join(parts))
 
 
 @final
@@ -146,6 +159,11 @@ class SecondArray:
     file: files.RawFile
     begin: int
     end: int
+
+    def read(self) -> bytes:
+        """Return all its bytes."""
+        size = self.end - self.begin
+        return self.file.read_values(np.array([self.begin]), np.array([size]), np.zeros(1, np.int64), "_", size)[0]
 
 
 def second_array(shard: Path, fields: Mapping[str, Field]) -> SecondArray | None:

@@ -239,8 +239,8 @@ def write_index(
     columns: Any
     adoption = adoption_of(source)
     if isinstance(adoption, Places):
-        columns, skipped, counts = _index_of_places(source, adoption, file, skip, advance)
-        write = partial(side_index.write, folder, file.name, columns)
+        columns, second, skipped, counts = _index_of_places(source, adoption, file, skip, advance)
+        write = partial(side_index.write, folder, file.name, columns, second)
     elif isinstance(adoption, ZarrIndexes):
         index, skipped = _index_of_zarr(source, adoption, file, unchecked, skip, advance)
         columns, counts, write = index.columns, Counter(), partial(zarr_index.write, folder, file.name, index)
@@ -305,16 +305,16 @@ def summed(record: Record, container: str, file: AdoptTask, folder: Directory) -
 
 def _index_of_places(
     source: Source, adoption: Places, file: AdoptTask, skip: bool, advance: Advance
-) -> tuple[NDArray[Any], list[Skipped], Counter[str]]:
-    """Return the side index of a file, the samples that were left out, and counts of its images."""
-    index = np.zeros(len(file.samples), side_index.dtype_of(with_hidden(source.fields)))
+) -> tuple[NDArray[Any], bytearray, list[Skipped], Counter[str]]:
+    """Return the side index of a file and its second array, the samples left out, and counts of its images."""
+    index, second = np.zeros(len(file.samples), side_index.dtype_of(with_hidden(source.fields))), bytearray()
     skipped: list[Skipped] = []
     counts: Counter[str] = Counter()
     row = 0
     with open(file.path, "rb", buffering=0, opener=open_regular) as data:
         for number in file.samples:
             try:
-                described = _describe(source, adoption, number, data.fileno(), index[row : row + 1])
+                described = _describe(source, adoption, number, data.fileno(), index[row : row + 1], second)
                 image_counts.count(described, source.fields, counts)
                 row += 1
             except BadSample as error:
@@ -322,11 +322,13 @@ def _index_of_places(
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
-    return index[:row], skipped, counts
+    return index[:row], second, skipped, counts
 
 
-def _describe(source: Source, adoption: Places, number: int, descriptor: int, row: NDArray[Any]) -> Encoded:
-    """Fill one row of the index; return the sample.
+def _describe(
+    source: Source, adoption: Places, number: int, descriptor: int, row: NDArray[Any], second: bytearray
+) -> Encoded:
+    """Fill one row of the index and add to its second array; return the sample.
 
     Raises BadSample if a value is not in the file as shardio would store it.
     """
@@ -350,7 +352,7 @@ def _describe(source: Source, adoption: Places, number: int, descriptor: int, ro
         encoded = described(values, source.fields)
     except BadSample as error:
         raise BadSample("sample {}, {}", number, error) from error
-    side_index.fill(row, encoded.stored)
+    side_index.fill(row, encoded.stored, second)
     return encoded
 
 

@@ -12,7 +12,18 @@ from ..dataset.opening import Place, as_dataset, at_bottom
 from ..dataset.store_access import DEFAULTS, StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import cf, checksums
-from ..format.fields import CHECKSUM, Field, content_columns, describe_fields, present_column, shape_column, with_hidden
+from ..format.fields import (
+    CHECKSUM,
+    Field,
+    content_columns,
+    describe_fields,
+    facts_column,
+    packets_column,
+    present_column,
+    shape_column,
+    with_hidden,
+)
+from ..format.packets import BadTable, VideoFacts, check_table
 from ..output.shard_writer import Encoded
 from ..stores.url import as_url
 from ..system.local_path import local_path
@@ -160,7 +171,7 @@ def _read_block(
         names = with_hidden(fields).keys() - fields.keys()
         if any(stored.manifest.unchecked for stored in at_bottom(dataset)):
             names -= {CHECKSUM}
-        hidden = {name: selection.column(name) for name in names}
+        hidden = {name: selection.stored(name) for name in names}
         columns = {name: selection.stored(name) for name in fields}
         actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))
         if CHECKSUM not in hidden:
@@ -176,6 +187,9 @@ def _read_block(
             yield from _read_block(dataset, np.array([row]), fields)
         return
     for place in range(len(rows)):
+        if told := _table_damage(fields, columns, hidden, place):
+            yield BadSample(f"{dataset.path / str(dataset.locate(int(rows[place])))}, {told}")
+            continue
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
         sizes = {
             name: (int(hidden[shape_column(name)][place][0]), int(hidden[shape_column(name)][place][1]))
@@ -183,6 +197,19 @@ def _read_block(
             if field.kind == "image" and (not field.optional or hidden[present_column(name)][place])
         }
         yield Encoded(stored, int(actual[place]), sizes)
+
+
+def _table_damage(
+    fields: Mapping[str, Field], columns: Mapping[str, Any], hidden: Mapping[str, Any], row: int
+) -> str | None:
+    """Return what is wrong with a sample's tables of packets, of which its checksum is not; None if nothing is."""
+    for name in (name for name, field in fields.items() if field.kind == "video"):
+        facts, table = VideoFacts(*hidden[facts_column(name)][row].tolist()), hidden[packets_column(name)][row]
+        try:
+            check_table(facts, table, columns[name][row])
+        except BadTable as error:
+            return f"field {name!r}: {error}"
+    return None
 
 
 def _bytes(value: Any) -> bytes | memoryview:

@@ -37,6 +37,7 @@ _FORMATS = {
 """The demuxers that are used, with the bytes that their files begin with, and where."""
 _BEHIND = 64  # bytes that a packet of Matroska may begin behind the place that the demuxer reports
 _HALF = 1 << 15  # of the one of a display matrix
+_BYTES_AT_ONCE = 8 << 20  # that are given the time of one call
 _CHECKED_EVERY = 50  # groups whose frames are decoded at conversion, besides the first and the last
 
 _TURNS = {(1, 0, 0, 1): 0, (0, 1, -1, 0): 90, (-1, 0, 0, -1): 180, (0, -1, 1, 0): 270}
@@ -61,24 +62,29 @@ def format_of(head: bytes) -> str | None:
     return None
 
 
-def described(value: Buffer) -> tuple[VideoFacts, bytes]:
+def described(value: Buffer, *, whole: bool = False) -> tuple[VideoFacts, bytes]:
     """Return what is known of a video file, and the table of its packets; the helper process finds it.
+
+    Args:
+        value: the file's bytes.
+        whole: whether to decode all of it.
 
     Raises BadSample as `scan` does, or if that takes too long or ends the helper.
     """
+    limit = helper_process.current_limit() * (1 + len(value) // _BYTES_AT_ONCE)
     with tempfile.NamedTemporaryFile() as file:
         file.write(value)
         file.flush()
         try:
-            found = helper_process.call(f"{__name__}:answer", {"path": file.name}, helper_process.current_limit())
+            found = helper_process.call(f"{__name__}:answer", {"path": file.name, "whole": whole}, limit)
         except helper_process.CallFailed as error:
             raise BadSample(f"libavformat does not get through it: {error}") from error
     return VideoFacts(*np.frombuffer(found[0], np.int64).tolist()), bytes(found[1])
 
 
-def answer(path: str) -> Iterator[bytes]:
+def answer(path: str, whole: bool) -> Iterator[bytes]:
     """Yield what `scan` returns, in the helper process."""
-    facts, table = scan(Path(path), MAX_IMAGE_PIXELS)
+    facts, table = scan(Path(path), MAX_IMAGE_PIXELS, whole=whole)
     yield np.array(facts, np.int64).tobytes()
     yield table
 

@@ -85,7 +85,7 @@ class VideoFacts(NamedTuple):
         known = self.codec < len(CODECS) and self.rotation in (0, 90, 180, 270) and self.table == table
         if not known or min(counts) < 0 or max(counts) > _MOST or abs(self.start) > _MOST or self.head > table:
             raise BadTable(f"no video with a table of {table} bytes has {self}")
-        if self.frames and not all((self.codec, self.height, self.width, self.ticks, self.per)):
+        if (self.frames or self.groups) and not all((self.codec, self.height, self.width, self.ticks, self.per)):
             raise BadTable(f"no video has {self}")
 
     @property
@@ -262,6 +262,18 @@ def check_groups(
         found = _group_sum(extradata, head[ENTRY * number : ENTRY * (number + 1)], block[_SUM:], own)
         if found != block[:_SUM]:
             raise BadTable(f"group {number} of its packets: checksum {found.hex()} is not {block[:_SUM].hex()}")
+
+
+def check_table(facts: VideoFacts, table: Buffer, value: Buffer) -> None:
+    """Raise BadTable for a table, or facts, that are not those of a video's bytes."""
+    facts.check(len(table))
+    if not facts.groups:
+        return
+    directory, groups = Directory.of(facts, table[: facts.head], len(value)), range(facts.groups)
+    packets = packets_of(facts, directory, groups, table[facts.head :], len(value))
+    places = zip(packets.offsets.tolist(), packets.sizes.tolist(), strict=True)
+    sums = [sum_of(value[place : place + size]) for place, size in places]
+    check_groups(facts, table[: facts.head], directory, groups, table[facts.head :], sums)
 
 
 def _group_sum(extradata: Buffer, entry: Buffer, block: Buffer, sums: Sequence[int]) -> bytes:
