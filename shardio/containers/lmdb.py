@@ -71,7 +71,9 @@ class LmdbWriter(Writer):
     def _add(self, sample: Stored, index: int) -> None:
         for name, value in sample.items():
             if (size := size_of(value)) > _LARGEST_VALUE:
-                raise BadSample(f"{self._path.name}, sample {index}, field {name!r}: 4 GiB or more: {size} bytes")
+                raise BadSample(
+                    f"{self._path.name}, sample {index}, field {name!r}: 4 GiB or more: {size} bytes; use tar or hdf5"
+                )
         key = index.to_bytes(8, "big")
         for encoded, name in self._entries:
             value = bytes(sample[name])

@@ -176,7 +176,7 @@ class TarWriter(Writer):
         if len(header) + size > LARGEST_MEMBER:
             raise BadSample(
                 f"{self._path.name}, sample {self._first + self._count}, field {name!r}: "
-                f"a tar member has at most {LARGEST_MEMBER} bytes, got {size}"
+                f"a tar member has at most {LARGEST_MEMBER} bytes, got {size}; use hdf5"
             )
         extension = self._extensions.get(name) or extension_of(name, field, stored)
         return extension, header, value, size

@@ -33,7 +33,7 @@ from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .growing import Growing
-from .image_counts import box_notes, deep_notes, pair_remarks, rotated_notes, total
+from .image_counts import box_notes, deep_notes, pair_remarks, rotated_notes, total, video_notes
 from .notes import check_strict, hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress
@@ -375,7 +375,8 @@ def convert(
     advice, pixels = Message("{orient:True} stores them upright, "), raw is not None
     turned = rotated_notes(counts, samples.metadata.get("source", ""), advice, pixels=pixels)
     of_images = [*pair_remarks(counts), *box_notes(counts), *turned]
-    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images]
+    of_videos = video_notes(counts)
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images, *of_videos]
     announce(last_notes, of_images, tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 

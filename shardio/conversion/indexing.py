@@ -27,7 +27,7 @@ from .adopt import adopt
 from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, Listing, ObjectAdoption, check_places
 from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
-from .image_counts import pair_remarks, rotated_notes, total
+from .image_counts import pair_remarks, rotated_notes, total, video_notes
 from .masks import masked
 from .notes import find_chunk_hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions
@@ -219,7 +219,7 @@ def index(
     if report is not None and not (world or World()).rank:
         write_report(Path(report), place, [("", sample) for sample in made.skipped])
     counts = total(one.counts for one in made.datasets.values())
-    of_images = (*pair_remarks(counts), *rotated_notes(counts, ""))
+    of_images = (*pair_remarks(counts), *rotated_notes(counts, ""), *video_notes(counts))
     announce(of_images, of_images, tell, world or World())
     return replace(made, notes=(*made.notes, *of_images))
 

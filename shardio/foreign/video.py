@@ -1,7 +1,8 @@
 """Videos: where each packet stands in its file, when its frame is shown, and whether others refer to it.
 
-libavformat finds the packets, once; every packet is then compared with the bytes at its place. It parses what may be
-hostile: call it in the helper process (`system/helper_process.py`).
+libavformat finds the packets, once; every packet is then compared with the bytes at its place. Formats whose packets
+have no place in their file are rewritten to MP4, with the same pictures. What is parsed may be hostile: the helper
+process does it (`system/helper_process.py`).
 """
 
 import tempfile
@@ -35,6 +36,13 @@ _FORMATS = {
     "matroska": [(0, b"\x1aE\xdf\xa3")],
 }
 """The demuxers that are used, with the bytes that their files begin with, and where."""
+_REWRITTEN: dict[str, list[tuple[tuple[int, bytes], ...]]] = {
+    "mpegts": [((0, b"G"), (188, b"G")), ((4, b"G"), (196, b"G"))],
+    "avi": [((0, b"RIFF"), (8, b"AVI "))],
+    "flv": [((0, b"FLV\1"),)],
+}
+"""The demuxers of formats that are rewritten, and all that one of their files has."""
+_HEAD = 256  # bytes that tell the format
 _BEHIND = 64  # bytes that a packet of Matroska may begin behind the place that the demuxer reports
 _HALF = 1 << 15  # of the one of a display matrix
 _BYTES_AT_ONCE = 8 << 20  # that are given the time of one call
@@ -50,6 +58,10 @@ _UNREAD = {
 }
 """What packets state that tables cannot."""
 
+# The format is not probed, and no protocol opens anything: libavformat has the bytes of the file alone.
+_ALONE = {"protocol_whitelist": ""}
+_SAME = {"fflags": "+bitexact", "movflags": "+faststart", "avoid_negative_ts": "make_zero"}
+
 REWRITE = "shardio convert rewrites it, without encoding it anew"
 ENCODE = "encode it anew, as `shardio convert --keyframes 12` does"
 
@@ -58,6 +70,22 @@ def format_of(head: bytes) -> str | None:
     """Return the demuxer for a file that begins with these bytes, at least 12; None if its packets aren't indexed."""
     for name, beginnings in _FORMATS.items():
         if any(head[at : at + len(mark)] == mark for at, mark in beginnings):
+            return name
+    return None
+
+
+def indexable(value: Buffer) -> Buffer:
+    """Return a video whose packets can be indexed: itself, or an MP4 with the same packets, made by the helper.
+
+    Files of formats that are not rewritten are returned as they are. Raises BadSample as `described` does, and if its
+    packets cannot stand in an MP4.
+    """
+    return value if _rewritten_format(bytes(value[:_HEAD])) is None else _in_helper(value, "rewritten")[0]
+
+
+def _rewritten_format(head: bytes) -> str | None:
+    for name, beginnings in _REWRITTEN.items():
+        if any(all(head[at : at + len(mark)] == mark for at, mark in marks) for marks in beginnings):
             return name
     return None
 
@@ -71,21 +99,67 @@ def described(value: Buffer, *, whole: bool = False) -> tuple[VideoFacts, bytes]
 
     Raises BadSample as `scan` does, or if that takes too long or ends the helper.
     """
+    found = _in_helper(value, "answer", whole=whole)
+    return VideoFacts.of(found[0]), bytes(found[1])
+
+
+def _in_helper(value: Buffer, function: str, **arguments: Any) -> list[bytearray]:
     limit = helper_process.current_limit() * (1 + len(value) // _BYTES_AT_ONCE)
     with tempfile.NamedTemporaryFile() as file:
         file.write(value)
         file.flush()
         try:
-            found = helper_process.call(f"{__name__}:answer", {"path": file.name, "whole": whole}, limit)
+            return helper_process.call(f"{__name__}:{function}", {"path": file.name, **arguments}, limit)
         except helper_process.CallFailed as error:
-            raise BadSample(f"libavformat does not get through it: {error}") from error
-    return VideoFacts(*np.frombuffer(found[0], np.int64).tolist()), bytes(found[1])
+            raise BadSample(f"libav does not get through it: {error}") from error
+
+
+def rewritten(path: str) -> Iterator[bytes]:
+    """Yield an MP4 with the packets of a video and its sound, in the helper process."""
+    av = pyav()
+    with open(path, "rb") as file, tempfile.NamedTemporaryFile(suffix=".mp4") as made:
+        name = _rewritten_format(file.read(_HEAD))
+        file.seek(0)
+        try:
+            with (
+                av.open(file, format=name, options=_ALONE, metadata_errors="replace") as source,
+                av.open(made.name, "w", format="mp4", options=_SAME) as output,
+            ):
+                kept = [_pictures(source), *source.streams.audio]
+                streams = {stream.index: output.add_stream_from_template(stream) for stream in kept}
+                before = list[list[bytes]]()
+                for packet in source.demux(kept):
+                    if not packet.size:
+                        continue
+                    if packet.dts is None or packet.pts is None or packet.is_corrupt:
+                        raise BadSample(f"packet {len(before)} has no time, or is cut short: {ENCODE}")
+                    if packet.stream.index == kept[0].index:
+                        before.append(_pictures_of(kept[0], packet))
+                    packet.stream = streams[packet.stream.index]
+                    output.mux(packet)
+            with av.open(made, format="mov", options=_ALONE) as source:
+                stream = _pictures(source)
+                if [_pictures_of(stream, packet) for packet in source.demux(stream) if packet.size] != before:
+                    raise BadSample(f"its packets are others in an MP4: {ENCODE}")
+        except (av.error.FFmpegError, ValueError) as error:
+            raise BadSample(f"libav, which rewrites it from {name!r} to MP4: {error}: {ENCODE}") from error
+        made.seek(0)
+        yield made.read()
+
+
+def _pictures_of(stream: Any, packet: Any) -> list[bytes]:
+    """Return what a packet has of pictures, whatever separates its units."""
+    codec, extradata = stream.codec_context.codec.canonical_name, bytes(stream.codec_context.extradata or b"")
+    data = bytes(packet)
+    if codec == "h264":
+        return [unit for unit in _units(data, extradata, 4) if 1 <= unit[0] & 0x1F <= 5]
+    return [unit for unit in _units(data, extradata, 21) if unit[0] >> 1 & 0x3F < 32] if codec == "hevc" else [data]
 
 
 def answer(path: str, whole: bool) -> Iterator[bytes]:
     """Yield what `scan` returns, in the helper process."""
     facts, table = scan(Path(path), MAX_IMAGE_PIXELS, whole=whole)
-    yield np.array(facts, np.int64).tobytes()
+    yield facts.stored
     yield table
 
 
@@ -109,18 +183,23 @@ def scan(path: Path, most_pixels: int, *, whole: bool = False) -> tuple[VideoFac
             raise BadSample(f"it is no MP4, MOV, MKV or WebM file: {REWRITE}")
         file.seek(0)
         try:
-            # The format is not probed, and no protocol opens anything: libavformat has the bytes of this file alone.
-            with av.open(file, format=name, options={"protocol_whitelist": ""}, metadata_errors="replace") as container:
+            with av.open(file, format=name, options=_ALONE, metadata_errors="replace") as container:
                 return _scanned(container, path, most_pixels, whole)
         except av.error.FFmpegError as error:
             raise BadSample(f"libav, which reads it as {name!r}: {error}") from error
 
 
+def _pictures(container: Any) -> Any:
+    """Return the first stream of pictures that is no cover; BadSample if there is none."""
+    for stream in container.streams.video:
+        if not stream.disposition & stream.disposition.attached_pic:
+            return stream
+    raise BadSample("it has no video stream")
+
+
 def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple[VideoFacts, bytes]:
-    streams = [stream for stream in container.streams.video if not stream.disposition & stream.disposition.attached_pic]
-    if not streams:
-        raise BadSample("it has no video stream")
-    stream, context = streams[0], streams[0].codec_context
+    stream = _pictures(container)
+    context = stream.codec_context
     codec, height, width = context.codec.canonical_name, context.height, context.width
     if codec not in CODECS:
         raise BadSample(f"its codec is {codec!r}, decoded are {', '.join(CODECS[1:])}: {ENCODE}")
@@ -255,23 +334,24 @@ def _needed_extradata(codec: str, extradata: bytes) -> bytes:
 def _reference(codec: str, extradata: bytes, data: bytes) -> tuple[bool, int]:
     """Return whether no other picture refers to a packet's, and its temporal layer."""
     if codec == "h264":
-        heads = [head for head, _ in _units(data, extradata, 4) if 1 <= head & 0x1F <= 5]
+        heads = [unit[0] for unit in _units(data, extradata, 4) if 1 <= unit[0] & 0x1F <= 5]
         return bool(heads) and not any(head & 0x60 for head in heads), 0
     if codec == "hevc":
-        pictures = [(head >> 1 & 0x3F, (after & 7) - 1) for head, after in _units(data, extradata, 21)]
+        pictures = [(unit[0] >> 1 & 0x3F, (unit[1] & 7) - 1) for unit in _units(data, extradata, 21)]
         pictures = [(kind, layer) for kind, layer in pictures if kind < 32]
         spare = bool(pictures) and all(kind < 16 and kind % 2 == 0 for kind, _ in pictures)
         return spare, max((layer for _, layer in pictures), default=0)
     return False, 0
 
 
-def _units(data: bytes, extradata: bytes, place: int) -> Iterator[tuple[int, int]]:
-    """Yield the first two bytes of each unit of a packet of H.264 or HEVC; the place in extradata says their form."""
-    if extradata[:1] != b"\1" or len(extradata) <= place:
-        return  # units behind start codes, of which nothing is told here
+def _units(data: bytes, extradata: bytes, place: int) -> Iterator[bytes]:
+    """Yield the units of a packet of H.264 or HEVC, of at least two bytes; the place in extradata says their form."""
+    if extradata[:1] != b"\1" or len(extradata) <= place:  # behind start codes
+        yield from (unit for each in data.split(b"\0\0\1")[1:] if len(unit := each.rstrip(b"\0")) > 1)
+        return
     at, prefix = 0, (extradata[place] & 3) + 1
     while at + prefix + 2 <= len(data):
         size = int.from_bytes(data[at : at + prefix], "big")
         at += prefix
-        yield data[at], data[at + 1]
+        yield data[at : at + max(size, 2)]
         at += size

@@ -79,6 +79,11 @@ class VideoFacts(NamedTuple):
         """Return what stands for a missing video."""
         return cls(*(0 for _ in cls._fields))
 
+    @classmethod
+    def of(cls, stored: Buffer) -> "VideoFacts":
+        """Return what stored bytes of the column say."""
+        return cls(*np.frombuffer(stored, "<i8").tolist())
+
     def check(self, table: int) -> None:
         """Raise BadTable for numbers that a video whose table has so many bytes cannot have."""
         counts = *self[: self._fields.index("start")], self.span

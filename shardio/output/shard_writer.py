@@ -163,11 +163,19 @@ class ShardWriter:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A sample in stored form, with its hidden columns, its checksum, and the (height, width) of each image."""
+    """A sample in stored form.
+
+    Attributes:
+        stored: its values and hidden columns.
+        checksum: its checksum.
+        image_shapes: the (height, width) of each image.
+        rewritten: the number of its videos that are in another format than their source had.
+    """
 
     stored: Mapping[str, Buffer]
     checksum: int
     image_shapes: Mapping[str, tuple[int, int]]
+    rewritten: int = 0
 
 
 def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
@@ -178,6 +186,7 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
     if sample.keys() != fields.keys() and (reason := _difference(sample, fields)):
         raise BadSample(reason)
     stored: dict[str, Buffer | None] = {}
+    rewritten = 0
     for name, field in fields.items():
         value = sample.get(name)
         try:
@@ -188,10 +197,14 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
             elif value is None and field.kind != "json":
                 raise BadSample("there is no value, and the field is not optional")
             else:
-                stored[name] = field.encode(value)
+                stored[name] = encoded = field.encode(value)
+                if field.kind == "video":
+                    stored[name] = file = video.indexable(encoded)
+                    rewritten += file is not encoded
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
-    return described(stored, fields)
+    encoded_sample = described(stored, fields)
+    return replace(encoded_sample, rewritten=rewritten) if rewritten else encoded_sample
 
 
 def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) -> Encoded:

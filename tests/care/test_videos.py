@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _datasets import CONTAINERS
-from _videos import video
+from _videos import make, turned, video
 
 import shardio
 from shardio.care.repair import repair
@@ -146,9 +146,16 @@ def test_files_in_place(tmp_path: Path) -> None:
 
 def test_what_is_not_indexed(tmp_path: Path) -> None:
     """Files that convert would rewrite are refused by the index, with that advice."""
-    from _videos import make
-
     (tmp_path / "files").mkdir()
     value = make(tmp_path / "v.ts", ("-c:v", "libx264", "-g", "12")).read_bytes()
     with pytest.raises(BadSample, match="shardio convert rewrites it"):
         adopt(Files(tmp_path / "files", [value]), tmp_path / "d")
+
+
+def test_what_is_told(tmp_path: Path) -> None:
+    """Converting says how many videos were rewritten, and how many are to be shown turned."""
+    values = [make(tmp_path / "v.ts", ("-c:v", "libx264")).read_bytes(), turned(video("h264.mp4"), (0, 1, -1, 0))]
+    made = shardio.convert(Files(tmp_path, values), tmp_path / "d")
+    assert "1 video of MPEG-TS, AVI or FLV: rewritten to MP4" in str(made.notes)
+    assert "a display matrix turns 1 video, which a Loader ignores: Loader(orient=True) turns them" in str(made.notes)
+    assert verify(tmp_path / "d", deep=True).problems == ()

@@ -6,12 +6,12 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from _videos import CORPUS, CUTS, FRAMES, ffmpeg, frames, make, turned, video
+from _videos import CORPUS, CUTS, FRAMES, decoded, ffmpeg, frames, make, turned, video
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample
-from shardio.foreign.video import described, scan
+from shardio.foreign.video import described, indexable, scan
 from shardio.foreign.video_decoder import decode
 from shardio.format.packets import BadTable, Directory, VideoFacts, packets_of, runs_to_decode
 
@@ -233,3 +233,36 @@ def test_damaged_files(data: st.DataObject) -> None:
     packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], len(value))
     assert (packets.offsets + packets.sizes <= len(value)).all()
     assert np.array_equal(np.sort(packets.shown[packets.shown >= 0]), np.arange(facts.frames))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("v.ts", ("-c:v", "libx264", "-bf", "2", "-c:a", "aac")),
+        ("v.m2ts", ("-c:v", "libx264", "-c:a", "ac3")),
+        ("hevc.ts", ("-c:v", "libx265", "-x265-params", "log-level=none", "-an")),
+        ("v.flv", ("-c:v", "libx264", "-bf", "2", "-c:a", "mp3", "-ar", "44100")),
+        ("v.avi", ("-c:v", "mjpeg", "-pix_fmt", "yuvj420p", "-c:a", "pcm_s16le")),
+    ],
+)
+def test_rewriting(name: str, options: Sequence[str], tmp_path: Path) -> None:
+    """Formats whose packets have no place of their own become MP4s with the same frames, and always the same bytes."""
+    path = make(tmp_path / name, options)
+    value, whole = path.read_bytes(), decoded(path)
+    made = indexable(value)
+    assert indexable(value) == made != value
+    assert indexable(made) is made
+    facts, table = described(bytes(made))
+    assert facts.frames == len(whole)
+    found = show(bytes(made), facts, table, range(facts.frames))
+    assert all(np.array_equal(found[number].to_ndarray(), frame) for number, frame in enumerate(whole))
+    (tmp_path / "v.mp4").write_bytes(made)
+    with av.open(str(path)) as before, av.open(str(tmp_path / "v.mp4")) as after:
+        assert len(after.streams.audio) == len(before.streams.audio)
+
+
+@pytest.mark.parametrize(("name", "options"), [("v.avi", ("-c:v", "libx264", "-bf", "2")), ("v.flv", ("-c:v", "flv"))])
+def test_what_is_not_rewritten(name: str, options: Sequence[str], tmp_path: Path) -> None:
+    """Pictures without times of their own, and codecs that nothing here decodes, must be encoded anew."""
+    with pytest.raises(BadSample, match=r"encode it anew, as `shardio convert --keyframes 12` does"):
+        described(bytes(indexable(make(tmp_path / name, options).read_bytes())))
