@@ -100,7 +100,11 @@ def frames_of(
 
 
 def _new_decoder(codec: int, extradata: bytes, most_pixels: int) -> Any:
-    context = pyav().CodecContext.create(DECODERS[CODECS[codec]], "r")
+    name = DECODERS[CODECS[codec]]
+    try:
+        context = pyav().CodecContext.create(name, "r")
+    except ValueError as error:  # of a build that somebody made
+        raise ConfigError(f"the FFmpeg that PyAV was built with has no decoder {name!r}") from error
     context.extradata = extradata
     context.thread_count = 1
     context.options = _STRICT | {"max_pixels": f"{most_pixels}"}
