@@ -314,23 +314,25 @@ def _described(folder: Directory, described: manifest.Manifest, number: int, rea
 
 def _lost_rows(path: Path, described: manifest.Manifest) -> NDArray[np.int64]:
     """Return the rows of a shard that cannot be read or lack their checksums; ShardCorrupt if there are no others."""
-    names = content_columns(described.fields)
+    fields = described.fields
     with contextlib.closing(containers.get(described.container).reader(path, with_hidden(described.fields))) as reader:
         whole = np.zeros(len(reader), np.bool_)
         for start in range(0, len(whole), _BLOCK):
             rows = np.arange(start, min(start + _BLOCK, len(whole)))
-            whole[rows] = _are_whole(reader, rows, names)
+            whole[rows] = _are_whole(reader, rows, fields)
             for row in [] if whole[rows].all() else rows[:, None]:  # one that cannot be read hides its neighbours
-                whole[row] = _are_whole(reader, row, names)
+                whole[row] = _are_whole(reader, row, fields)
     if len(whole) and not whole.any():
         raise ShardCorrupt(f"{path}: no sample has its checksum any more")
     return np.flatnonzero(~whole)
 
 
-def _are_whole(reader: Reader, rows: NDArray[np.int64], names: list[str]) -> NDArray[np.bool_]:
+def _are_whole(reader: Reader, rows: NDArray[np.int64], fields: Mapping[str, Field]) -> NDArray[np.bool_]:
+    names = content_columns(fields)
     try:
-        found = checksums.of_samples({name: reader.read(rows, name) for name in names}, names)
-        return np.asarray(found == reader.read(rows, CHECKSUM))
+        columns = {name: reader.read(rows, name) for name in {*names, *fields}}
+        whole = checksums.whole_videos(columns, fields, len(rows))
+        return np.asarray(whole & (checksums.of_samples(columns, names) == reader.read(rows, CHECKSUM)))
     except DatasetError:
         return np.zeros(len(rows), np.bool_)
 

@@ -237,6 +237,8 @@ def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator
     expected = columns.get(CHECKSUM, actual)
     for row in np.flatnonzero(actual != expected).tolist():
         yield row, f"checksum {int(actual[row]):016x} is not {int(expected[row]):016x}"
+    for row in np.flatnonzero(~checksums.whole_videos(columns, fields, len(actual))).tolist():
+        yield row, "the bytes of a video have another checksum than the stored one"
     for name, field in fields.items():
         if field.fixed or field.ragged or field.kind == "bytes":  # any bytes of the right size are a value
             continue

@@ -137,6 +137,10 @@ class DatasetSource(Source):
         try:
             dataset.check(np.array([number]), {})
             sample: Sample = dataset[number]
+            if _has_videos(self._fields):
+                (one,) = _read_block(dataset, np.array([number]), self._fields)
+                if isinstance(one, DatasetError):
+                    raise BadSample(str(one)) from one
             return sample
         except ShardCorrupt as error:
             raise BadSample(str(error)) from error
@@ -186,8 +190,9 @@ def _read_block(
         for row in rows:
             yield from _read_block(dataset, np.array([row]), fields)
         return
+    whole = checksums.whole_videos({**columns, **hidden}, fields, len(rows))
     for place in range(len(rows)):
-        if told := _table_damage(fields, columns, hidden, place):
+        if told := _video_damage(fields, columns, hidden, place, whole=bool(whole[place])):
             yield BadSample(f"{dataset.path / str(dataset.locate(int(rows[place])))}, {told}")
             continue
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
@@ -199,17 +204,21 @@ def _read_block(
         yield Encoded(stored, int(actual[place]), sizes)
 
 
-def _table_damage(
-    fields: Mapping[str, Field], columns: Mapping[str, Any], hidden: Mapping[str, Any], row: int
+def _has_videos(fields: Mapping[str, Field]) -> bool:
+    return any(field.kind == "video" for field in fields.values())
+
+
+def _video_damage(
+    fields: Mapping[str, Field], columns: Mapping[str, Any], hidden: Mapping[str, Any], row: int, *, whole: bool
 ) -> str | None:
-    """Return what is wrong with a sample's tables of packets, of which its checksum is not; None if nothing is."""
+    """Return what is wrong with a sample's videos and their tables; None if nothing is."""
     for name in (name for name, field in fields.items() if field.kind == "video"):
         facts, table = VideoFacts(*hidden[facts_column(name)][row].tolist()), hidden[packets_column(name)][row]
         try:
             check_table(facts, table, columns[name][row])
         except BadTable as error:
             return f"field {name!r}: {error}"
-    return None
+    return None if whole else "a video has another checksum than the stored one"
 
 
 def _bytes(value: Any) -> bytes | memoryview:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..system.regular_files import open_regular
 from ..system.types import Buffer
-from .fields import Field
+from .fields import Field, sum_column
 
 _BLOCK = 1 << 20
 _JOIN_LIMIT = 1 << 14  # bytes: up to this size, joining the parts costs less than further calls
@@ -51,6 +51,15 @@ def of_samples(columns: Mapping[str, NDArray[Any] | Sequence[Buffer]], names: It
         else:
             parts += [_header(name, memoryview(value).nbytes) for value in column], column
     return np.array([_of_parts(row) for row in zip(*parts, strict=True)], np.uint64)
+
+
+def whole_videos(columns: Mapping[str, Any], fields: Mapping[str, Field], count: int) -> NDArray[np.bool_]:
+    """Return which of `count` samples have the videos that their stored checksums are of, bool; see `of_samples`."""
+    whole = np.ones(count, np.bool_)
+    for name in (name for name, field in fields.items() if field.kind == "video"):
+        actual = np.array([xxhash.xxh3_64_intdigest(value) for value in columns[name]], np.uint64)
+        whole &= actual == columns[sum_column(name)]
+    return whole
 
 
 def _header(name: str, size: int) -> bytes:

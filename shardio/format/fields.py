@@ -609,6 +609,11 @@ def packets_column(name: str) -> str:
     return f"_packets.{name}"
 
 
+def sum_column(name: str) -> str:
+    """Return the name of the hidden column that holds the checksums of the videos of a field."""
+    return f"_sum.{name}"
+
+
 def length_column(name: str) -> str:
     """Return the name of the hidden column that holds how many entries each value of a ragged field or a list has."""
     return f"_length.{name}"
@@ -624,25 +629,31 @@ def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
 
     These are the checksum of each sample, uint64; the (height, width) in pixels of each image, int32 [2], (0, 0) where
     there is none; how many entries each value of a ragged field or list of images has, int64, 0 where there is none;
-    whether a sample has a value of an optional field, bool; and of videos what is known of them, int64, and the tables
-    of their packets, ragged uint8.
+    whether a sample has a value of an optional field, bool; and of videos what is known of them, int64, the tables of
+    their packets, ragged uint8, and their checksums, uint64.
     """
     videos = [name for name, field in fields.items() if field.kind == "video"]
     facts = {facts_column(n): Field("array", dtype="int64", shape=(len(VideoFacts._fields),)) for n in videos}
     packets = {packets_column(n): Field("array", dtype="uint8", shape=(None,)) for n in videos}
-
+    sums = {sum_column(n): Field("scalar", dtype="uint64") for n in videos} | {
+        CHECKSUM: Field("scalar", dtype="uint64")
+    }
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }
     long = {**fields, **packets}
     lengths = {length_column(n): Field("scalar", dtype="int64") for n, f in long.items() if f.has_lengths}
     present = {present_column(n): Field("scalar", dtype="bool") for n, f in fields.items() if f.optional}
-    return {**fields, **shapes, **lengths, **present, **facts, **packets, CHECKSUM: Field("scalar", dtype="uint64")}
+    return {**fields, **shapes, **lengths, **present, **facts, **packets, **sums}
 
 
 def content_columns(fields: Mapping[str, Field]) -> list[str]:
-    """Return the columns that a sample's checksum covers, in its order: the fields, and where optional ones are."""
-    return sorted([*fields, *(present_column(name) for name, field in fields.items() if field.optional)])
+    """Return the columns that a sample's checksum covers, in its order.
+
+    They are the fields, the checksums of videos instead of these, and where optional fields have values.
+    """
+    covered = [sum_column(name) if field.kind == "video" else name for name, field in fields.items()]
+    return sorted([*covered, *(present_column(name) for name, field in fields.items() if field.optional)])
 
 
 def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:

@@ -27,9 +27,10 @@ from ..format.fields import (
     packets_column,
     present_column,
     shape_column,
+    sum_column,
     with_hidden,
 )
-from ..format.packets import VideoFacts
+from ..format.packets import VideoFacts, sum_of
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
 from ..system.directory import Directory
@@ -229,6 +230,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
             if field.kind == "video":
                 facts, table = (VideoFacts.of_none(), b"") if value is None else video.described(value)
                 videos |= {facts_column(name): facts.stored, packets_column(name): table}
+                videos[sum_column(name)] = sum_of(stored[name]).to_bytes(8, "little")
                 lengths[length_column(packets_column(name))] = len(table).to_bytes(8, "little")
             if field.kind == "image" and value is not None:
                 info = field.probe(value)
@@ -237,7 +239,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
                     raise BadSample(f"expected an image of {field.image_size} (height, width), got {shapes[name]}")
         except (BadSample, ValueError) as error:
             raise BadSample(f"field {name!r}: {error}") from error
-    checksum = checksums.of_sample(stored, content_columns(fields))
+    checksum = checksums.of_sample({**stored, **videos}, content_columns(fields))
     hidden = {
         shape_column(name): _SHAPE.pack(*shapes.get(name, (0, 0)))
         for name, field in fields.items()

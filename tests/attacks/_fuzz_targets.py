@@ -32,6 +32,7 @@ from _builders import class_folders, encode, idx_pair, jpeg, pixels, png, webp
 from _datasets import packed
 from _dicom_files import write_dicom
 from _foreign import Datum, example, write_tar, write_tfrecord
+from _videos import video
 from astropy.io import fits
 
 import shardio
@@ -109,6 +110,19 @@ FIELDS: dict[str, Any] = {
 def dataset(container: str, **options: Any) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         packed(folder, samples(), FIELDS, container=container, shard_size="3KB", **options)
+
+    return write
+
+
+VIDEOS = ("h264.mp4", "hevc_open.mp4", "vp9.webm", "h264_open.mkv", "av1.mp4", "turned.mp4")
+
+
+def videos(container: str) -> Callable[[Path], None]:
+    """A dataset of videos, and of numbers."""
+
+    def write(folder: Path) -> None:
+        made = ({"video": video(name), "label": number} for number, name in enumerate(VIDEOS))
+        packed(folder, made, {"video": "video", "label": "int64"}, container=container, shard_size="100KB")
 
     return write
 
@@ -501,6 +515,9 @@ TARGETS: dict[str, Target] = {
         Target("hdf5", dataset("hdf5"), READ),
         Target("hdf5_compressed", dataset("hdf5", compression="gzip"), READ),
         Target("lmdb", dataset("lmdb"), READ),
+        Target("videos_tar", videos("tar"), READ),
+        Target("videos_hdf5", videos("hdf5"), READ),
+        Target("videos_lmdb", videos("lmdb"), READ),
         Target("many_shards", many_shards, READ, files=r"shardio\.|idx"),
         Target("adopted_tar", adopted(tars, "webdataset", key=False), READ),
         Target("adopted_tfrecord", adopted(records, "tfrecord"), READ),

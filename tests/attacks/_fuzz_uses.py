@@ -98,6 +98,8 @@ def loader(path: Path, **options: Any) -> shardio.Loader:
         *options.get("fields", dataset.fields)
     }:
         settings["transforms"] = {name: [shardio.RandomResizedCrop(8)] for name in images}
+    if dataset.fields.get("video") == shardio.Field("video"):
+        settings["transforms"] = {"video": [shardio.RandomClip(4, stride=3, short="pad"), shardio.Resize(16)]}
     return shardio.Loader(dataset, BATCH, **settings | options)
 
 

@@ -56,6 +56,16 @@ def test_verified_groups(folder: Path) -> None:
     assert bad.location.index == 1
 
 
+def test_verified_labels(tmp_path: Path) -> None:
+    """With verify=True a changed label is found, although no video is read whole."""
+    with shardio.create(tmp_path / "n", fields={"video": "video", "number": "int64"}, container="tar") as writer:
+        writer.append({"video": video("h264.mp4"), "number": 0x1234567890})
+    index = tmp_path / "n" / "shard-000000.idx.npy"
+    index.write_bytes(index.read_bytes().replace((0x1234567890).to_bytes(8, "little"), bytes(8)))
+    with pytest.raises(ShardCorrupt, match=r"sample 0\b.*checksum"):
+        [*load(tmp_path / "n", verify=True)]
+
+
 def test_limits(folder: Path) -> None:
     """`max_image_pixels` is of a frame, `max_value_bytes` of the bytes that a clip reads, not of its file."""
     with pytest.raises(BadSample, match="64 x 96 pixels, max_image_pixels allows 6143"):

@@ -73,8 +73,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 read = {name: each.stored() if isinstance(each, RaggedRead) else each for name, each in stored.items()}
                 for name, plan in planned.items():
                     check_clips(rows, name, plan, clips[name])
-                if not planned:  # the checksum of a sample is of its whole videos
-                    dataset.check(indices, read, spec.options.limits.max_value_bytes)
+                dataset.check(indices, read, spec.options.limits.max_value_bytes)
         if spec.mixing is not None:
             _check_labels(rows, stored[names.stored[LABEL]], spec.mixing.num_classes - 1)
         with clock.stage("decode"):

@@ -33,6 +33,7 @@ from ...format.fields import (
     presence,
     present_column,
     shape_column,
+    sum_column,
 )
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
@@ -280,6 +281,7 @@ class BatchSpec:
         videos = [c for n, kind in read.items() if kind.kind == "video" for c in (facts_column(n), packets_column(n))]
         lengths = [length_column(n) for n, kind in read.items() if kind.has_lengths]
         lengths += [length_column(name) for name in videos if name.startswith("_packets")]
+        videos += [sum_column(name) for name, kind in read.items() if verify and kind.kind == "video"]
         object.__setattr__(
             self, "columns", (*read, *shapes, *lengths, *videos, *present, *([CHECKSUM] if verify else []))
         )
