@@ -166,8 +166,9 @@ def answer(path: str, whole: bool) -> Iterator[bytes]:
 def scan(path: Path, most_pixels: int, *, whole: bool = False) -> tuple[VideoFacts, bytes]:
     """Return what is known of a video, and the table of its packets.
 
-    The frames of the first group and the last one, and of every 50th between, are decoded: each packet must give the
-    frame that is to have its number, shown when libav shows it that decodes the file from its beginning.
+    The first group and the last one, and every 50th between, are decoded as for clips: each packet must give the frame
+    that is to have its number. And libav, which decodes the file from its beginning, must show the first frames when
+    the table says.
 
     Args:
         path: the file.
@@ -210,7 +211,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
     delivered, rotation, decodes = list[int | None](), 0, True
     with path.open("rb") as file:
         for packet in container.demux(stream):
-            decodes = decodes and (whole or len(found) < LEAST or not packet.is_keyframe)
+            decodes = whole or len(found) < LEAST or not delivered
             for frame in packet.decode() if decodes else ():
                 rotation = rotation if delivered else _rotation(frame)
                 delivered.append(frame.pts)
@@ -332,7 +333,7 @@ def _needed_extradata(codec: str, extradata: bytes) -> bytes:
 
 
 def _reference(codec: str, extradata: bytes, data: bytes) -> tuple[bool, int]:
-    """Return whether no other picture refers to a packet's, and its temporal layer."""
+    """Return whether no other picture refers to a packet's, and its temporal layer; False, 0 if nothing tells that."""
     if codec == "h264":
         heads = [unit[0] for unit in _units(data, extradata, 4) if 1 <= unit[0] & 0x1F <= 5]
         return bool(heads) and not any(head & 0x60 for head in heads), 0
@@ -341,6 +342,7 @@ def _reference(codec: str, extradata: bytes, data: bytes) -> tuple[bool, int]:
         pictures = [(kind, layer) for kind, layer in pictures if kind < 32]
         spare = bool(pictures) and all(kind < 16 and kind % 2 == 0 for kind, _ in pictures)
         return spare, max((layer for _, layer in pictures), default=0)
+    # VP8 and VP9 never say so. AV1 does, behind a dozen fields of its frame headers, which depend on each other.
     return False, 0
 
 

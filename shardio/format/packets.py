@@ -38,6 +38,7 @@ _FRAME_BITS = 20
 _SPARSE = 0x80
 _MOST_TICKS = 1 << 31
 _MOST = 1 << 56
+_MOST_PACKETS = 1 << _FRAME_BITS  # of a group
 _SUM = 4  # bytes of a checksum
 _DROPPED, _SPARE, _KEY = 1, 2, 4
 
@@ -210,7 +211,7 @@ def table_of(facts: VideoFacts, packets: Packets, extradata: bytes, sums: Sequen
         block = _block(group, first)
         off = int(times.min(initial=facts.start + facts.span)) - _even(facts, first)
         numbers = (int(group.offsets[0]), 6), (_SUM + len(block), 3), (len(shown) | leading << _FRAME_BITS, 3)
-        if leading > MOST_LEADING or len(shown) >> _FRAME_BITS or not -(1 << 31) <= off < 1 << 31:
+        if leading > MOST_LEADING or len(group) >= _MOST_PACKETS or not -(1 << 31) <= off < 1 << 31:
             raise BadTable(f"packets {begin} to {end} show {len(shown)} frames, {leading} before their key frame")
         try:
             entry = b"".join(number.to_bytes(size, "little") for number, size in numbers)
@@ -341,8 +342,8 @@ def _group(facts: VideoFacts, directory: Directory, number: int, block: bytes, s
     reader = _Reader(block[_SUM:])
     count = reader.varint()
     first, frames = int(directory.first[number]), int(directory.first[number + 1] - directory.first[number])
-    # A packet has at least a byte of the file.
-    if not max(1, frames) <= count <= size:
+    # A packet has at least a byte of the file. What is claimed of more packets than a table holds takes no memory.
+    if not max(1, frames) <= count <= min(size, _MOST_PACKETS):
         raise BadTable(f"group {number} has {count} packets for {frames} frames")
     unit, kinds = reader.varint(), reader.column(count)
     there, keys = kinds & _DROPPED == 0, kinds & _KEY != 0
