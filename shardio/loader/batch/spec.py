@@ -275,13 +275,14 @@ class BatchSpec:
         padded = [name for name, image in self.images.items() if image.recipe.padding and image.padder is None]
         placed = (*(group.image for group in self.groups), *self.cropped_for, *self.geometry, *padded)
         object.__setattr__(self, "placed", frozenset(placed))
-        read = self.dataset.fields if verify else kinds | {root: self.dataset.fields[root] for root in sorted(roots)}
+        checked = {n: kind for n, kind in self.dataset.fields.items() if n in kinds or kind.kind != "video"}
+        read = checked if verify else kinds | {root: self.dataset.fields[root] for root in sorted(roots)}
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
         videos = [c for n, kind in read.items() if kind.kind == "video" for c in (facts_column(n), packets_column(n))]
         lengths = [length_column(n) for n, kind in read.items() if kind.has_lengths]
         lengths += [length_column(name) for name in videos if name.startswith("_packets")]
-        videos += [sum_column(name) for name, kind in read.items() if verify and kind.kind == "video"]
+        videos += [sum_column(n) for n, kind in self.dataset.fields.items() if verify and kind.kind == "video"]
         object.__setattr__(
             self, "columns", (*read, *shapes, *lengths, *videos, *present, *([CHECKSUM] if verify else []))
         )
