@@ -125,7 +125,7 @@ def rewritten(path: str) -> Iterator[bytes]:
                 av.open(file, format=name, options=_ALONE, metadata_errors="replace") as source,
                 av.open(made.name, "w", format="mp4", options=_SAME) as output,
             ):
-                kept = [_pictures(source), *source.streams.audio]
+                kept = [_pictures(source), *(each for each in source.streams.audio if each.codec_context is not None)]
                 streams = {stream.index: output.add_stream_from_template(stream) for stream in kept}
                 before = list[list[bytes]]()
                 for packet in source.demux(kept):
@@ -141,7 +141,7 @@ def rewritten(path: str) -> Iterator[bytes]:
                 stream = _pictures(source)
                 if [_pictures_of(stream, packet) for packet in source.demux(stream) if packet.size] != before:
                     raise BadSample(f"its packets are others in an MP4: {ENCODE}")
-        except (av.error.FFmpegError, ValueError) as error:
+        except (av.error.FFmpegError, ValueError, IndexError) as error:  # IndexError: streams that appear on the way
             raise BadSample(f"libav, which rewrites it from {name!r} to MP4: {error}: {ENCODE}") from error
         made.seek(0)
         yield made.read()
@@ -194,6 +194,8 @@ def _pictures(container: Any) -> Any:
     """Return the first stream of pictures that is no cover; BadSample if there is none."""
     for stream in container.streams.video:
         if not stream.disposition & stream.disposition.attached_pic:
+            if stream.codec_context is None:
+                raise BadSample(f"libav knows no codec of its video stream: {ENCODE}")
             return stream
     raise BadSample("it has no video stream")
 
@@ -230,6 +232,8 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
     if None in times:
         raise BadSample(f"its packet {times.index(None)} has no time: {ENCODE}")
     when, kept = np.array(times, np.int64), np.flatnonzero(~np.array(dropped, np.bool_))
+    if not len(kept):
+        raise BadSample("none of its frames is shown")
     order = np.argsort(when[kept], kind="stable")
     shown, ordered = np.full(len(when), -1, np.int64), when[kept][order]
     shown[kept[order]] = np.arange(len(order))
@@ -247,7 +251,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
         rotation=rotation,
         ticks=tick.numerator,
         per=tick.denominator,
-        start=int(ordered[0]) if len(ordered) else 0,
+        start=int(ordered[0]),
         span=int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else 0,
     )
     packets = Packets(
@@ -260,6 +264,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
     )
     try:
         facts, table = table_of(facts, packets, extradata, sums)
+        facts.check(len(table))
         _check_frames(path, facts, table, most_pixels, whole)
         return facts, table
     except BadTable as error:
@@ -274,7 +279,9 @@ def _check_frames(path: Path, facts: VideoFacts, table: bytes, most_pixels: int,
     with path.open("rb") as file:
         for number in groups if whole else sorted({*groups[::_CHECKED_EVERY], facts.groups - 1}):
             wanted = np.arange(directory.first[number], directory.first[number + 1])
-            touched = directory.touched(wanted).tolist() if len(wanted) else []
+            if not len(wanted):
+                continue
+            touched = directory.touched(wanted).tolist()
             blocks = b"".join(table[directory.blocks[each] : directory.blocks[each + 1]] for each in touched)
             packets = packets_of(facts, directory, touched, blocks, size)
             for run in runs_to_decode(packets, wanted):
@@ -323,6 +330,8 @@ def _needed_extradata(codec: str, extradata: bytes) -> bytes:
         return extradata
     arrays, at = list[bytes](), 23
     for _ in range(extradata[22]):
+        if at >= len(extradata):
+            return extradata
         begin, kind = at, extradata[at] & 0x3F
         at += 3
         for _ in range(int.from_bytes(extradata[at - 2 : at], "big")):
