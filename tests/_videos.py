@@ -99,4 +99,13 @@ def frames(name: str) -> list[NDArray[np.uint8]]:
 def decoded(path: Path) -> list[NDArray[np.uint8]]:
     """The planes of all frames of a file, as decoding it whole gives them."""
     with av.open(str(path)) as container:
-        return [frame.to_ndarray() for frame in container.decode(video=0)]
+        return [planes(frame) for frame in container.decode(video=0)]
+
+
+def planes(frame: av.VideoFrame) -> NDArray[np.uint8]:
+    """The bytes of a frame's planes, without those that lines end with."""
+    size = 2 if frame.format.name.endswith("10le") else 1  # PyAV's own to_ndarray takes few formats of 10 bits
+    lines = [np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in frame.planes]
+    return np.concatenate(
+        [each[:, : size * plane.width].reshape(-1) for each, plane in zip(lines, frame.planes, strict=True)]
+    )

@@ -137,7 +137,7 @@ class DatasetSource(Source):
         try:
             dataset.check(np.array([number]), {})
             sample: Sample = dataset[number]
-            if _has_videos(self._fields):
+            if any(field.kind == "video" for field in self._fields.values()):  # check does not read them
                 (one,) = _read_block(dataset, np.array([number]), self._fields)
                 if isinstance(one, DatasetError):
                     raise BadSample(str(one)) from one
@@ -202,10 +202,6 @@ def _read_block(
             if field.kind == "image" and (not field.optional or hidden[present_column(name)][place])
         }
         yield Encoded(stored, int(actual[place]), sizes)
-
-
-def _has_videos(fields: Mapping[str, Field]) -> bool:
-    return any(field.kind == "video" for field in fields.values())
 
 
 def _video_damage(
