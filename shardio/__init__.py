@@ -53,6 +53,7 @@ from .transforms import CenterSpatialCrop as CenterSpatialCrop
 from .transforms import ColorJitter as ColorJitter
 from .transforms import CutMix as CutMix
 from .transforms import FillMissing as FillMissing
+from .transforms import FramesAt as FramesAt
 from .transforms import GaussianBlur as GaussianBlur
 from .transforms import MixUp as MixUp
 from .transforms import MultiHot as MultiHot
@@ -128,6 +129,7 @@ __all__ = [
     "EngineWarning",
     "Field",
     "FillMissing",
+    "FramesAt",
     "GaussianBlur",
     "Loader",
     "LoaderStats",

@@ -43,6 +43,8 @@ Kind: TypeAlias = Literal["image", "images", "pixels", "array", "scalar", "text"
 Role: TypeAlias = Literal["mask", "segments", "boxes", "points"]
 
 _IMAGES = ("image", "pixels")
+CLIPS = ("video", "images")
+"""The kinds whose values have frames, of which a batch may have clips."""
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN_KINDS = ("image", "images", "text", "bytes", "json", "video")  # which need no dtype and no shape
 
@@ -68,7 +70,8 @@ class Field:
         kind: `image`, `images`, `pixels`, `array`, `scalar`, `text`, `bytes`, `json` or `video`.
         dtype: NumPy's name of the element type of an array or a scalar, such as `int64`; None for other kinds.
         shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ, which
-            those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length.
+            those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length. (frames,) of
+            the clips that a view makes of videos or lists of images.
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
         role: `mask` for images whose pixels are numbers of classes and not colours: they have one channel and are
             never interpolated. `segments` for the lengths of a row's segments, int32 of shape (None,); a batch
@@ -80,7 +83,7 @@ class Field:
             states nothing. They describe values and change none, so they are no part of the digest, but for
             `flip_pairs` of points.
         window: whether the first axis of the arrays is the rows of a window, which transforms leave in place and treat
-            alike.
+            alike; or a sample is a clip of the video or list of images, whose frames a view has chosen.
         on: the image field that boxes or points lie on; None for other fields.
         per: the field of boxes or points whose first axis this field shares, such as the labels of boxes; None for
             other fields.
@@ -108,7 +111,7 @@ class Field:
         elif self.dtype is not None:
             raise ConfigError(f"a field of kind {self.kind!r} takes no dtype, got {self.dtype!r}")
         if self.shape is not None:
-            if self.kind not in ("array", *_IMAGES):
+            if self.kind not in ("array", *_IMAGES) and not (self.window and self.kind in CLIPS):
                 raise ConfigError(f"a field of kind {self.kind!r} takes no shape, got {self.shape!r}")
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         elif self.kind == "pixels":
@@ -125,8 +128,9 @@ class Field:
         self._check_geometry()
         if not isinstance(self.optional, bool):
             raise ConfigError(f"optional must be True or False, got {self.optional!r}")
-        if not isinstance(self.window, bool) or (self.window and not (self.kind == "array" and self.row_shape)):
-            raise ConfigError(f"window must be False, or True for arrays of one shape, got {self.window!r}")
+        cuts = (self.kind == "array" and self.row_shape) or (self.kind in CLIPS and len(self.shape or ()) == 1)
+        if not isinstance(self.window, bool) or (self.window and not cuts):
+            raise ConfigError(f"window must be False, or True for arrays of one shape or clips, got {self.window!r}")
         if self.is_image:
             usual = 1 if self.role == "mask" else 3
             object.__setattr__(self, "channels", usual if self.channels is None else self.channels)
@@ -614,6 +618,11 @@ def sum_column(name: str) -> str:
     return f"_sum.{name}"
 
 
+def frames_column(name: str) -> str:
+    """Return the name of the hidden column that holds the numbers of the frames that a view has of each value."""
+    return f"_frames.{name}"
+
+
 def length_column(name: str) -> str:
     """Return the name of the hidden column that holds how many entries each value of a ragged field or a list has."""
     return f"_length.{name}"
@@ -710,6 +719,8 @@ def describe(field: Field) -> str:
             words = f"array, {field.dtype}, {'shapes differ' if field.shape is None else f'[{sizes}]'}"
         case "scalar":
             words = f"scalar, {field.dtype}"
+        case "video" | "images" if field.window:
+            words = f"clips of {(field.shape or (0,))[0]} frames, {field.kind}"
     lies = f", {field.role} on {field.on}" if field.on else ""
     return words + lies + (f", one per {field.per}" if field.per else "") + (", optional" if field.optional else "")
 

@@ -17,7 +17,7 @@ blocks of the groups that it touches.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import xxhash
@@ -182,6 +182,13 @@ class Directory:
         leads = frames - self.first[own] < self.leading[own]
         return np.unique(np.concatenate([own, np.maximum(own[leads] - 1, 0)]))
 
+    def touched_at(self, facts: VideoFacts, ticks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the groups that decoding the frames shown at some times may need, int64, ascending."""
+        shows = np.flatnonzero(np.diff(self.first))
+        begins = _even(facts, self.first[shows]) + self.off[shows]
+        own = shows[np.maximum(np.searchsorted(begins, ticks, "right") - 1, 0)]
+        return np.unique(np.concatenate([own, np.maximum(own[self.leading[own] > 0] - 1, 0)]))
+
 
 def table_of(facts: VideoFacts, packets: Packets, extradata: bytes, sums: Sequence[int]) -> tuple[VideoFacts, bytes]:
     """Return a video's facts, with what is known of its table, and the table of its packets.
@@ -315,8 +322,8 @@ def runs_to_decode(packets: Packets, frames: NDArray[np.int64]) -> list[NDArray[
     return [begin + np.flatnonzero(needed[begin : last + 1]) for begin, last in runs]
 
 
-def _even(facts: VideoFacts, frame: int) -> int:
-    """Return when a frame would be shown at an even rate, in ticks."""
+def _even(facts: VideoFacts, frame: Any) -> Any:
+    """Return when a frame, or each of several, would be shown at an even rate, in ticks."""
     return facts.start + frame * facts.span // max(1, facts.frames)
 
 

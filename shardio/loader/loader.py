@@ -223,7 +223,6 @@ class Loader:
         self.dataset = readable(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
         self.world, self._world_detected = rank_and_size(world), world is None
         span = block * window if shuffle == "block" else None
-        order = self.dataset.plan(as_integer(seed, "seed"), shuffle, block, window)
         self._to: To = to
 
         # The options by group, each of which checks its own.
@@ -251,10 +250,12 @@ class Loader:
         # What all batches have in common, and which samples each one has.
         build_spec = partial(batch_spec, self.dataset, content, target, isolate=isolate)
         spec = build_spec()
+        order = spec.dataset.plan(as_integer(seed, "seed"), shuffle, block, window)
+        self._too_short = 0 if spec.dataset is self.dataset else self.dataset.numbers - len(spec.dataset)
         order, schedule, self._batch_size, largest = sizes.batches(order, spec, self.world, span)
         self._sources = self.dataset.id_columns.get("source", ())
         roles = {name: field.role for name, field in spec.fields.items()}
-        self._state = LoaderState(order, schedule, self.dataset.digest, self.dataset.earlier, roles)
+        self._state = LoaderState(order, schedule, spec.dataset.digest, spec.dataset.earlier, roles)
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
 
@@ -277,7 +278,7 @@ class Loader:
         self._field_names = spec.names
         self._normalized = {
             name: image.recipe.normalization
-            for name, image in spec.images.items()
+            for name, image in {**spec.images, **spec.clips}.items()
             if image.recipe.normalization is not None
         }
         # One tuple, replaced as a whole, so that another thread reads no epoch twice and none not at all.
@@ -295,8 +296,14 @@ class Loader:
     def __repr__(self) -> str:
         world, schedule = f"rank {self.world.rank} of {self.world.size}", self._state.schedule
         how = "" if schedule.assign == "rank" else f", assign={schedule.assign!r}"
+        how += f", {self._too_short} samples too short" if self._too_short else ""
         size = self._state.bucketing if self._state.bucketing.bucket_by else self.batch_size
         return f"<Loader of {self.dataset!r}: {len(schedule)} steps of {size} per epoch, {world}{how}>"
+
+    @property
+    def too_short(self) -> int:
+        """The samples left out of every epoch: their videos are too short for a clip with `short="drop"`."""
+        return self._too_short
 
     @property
     def batch_size(self) -> int:

@@ -101,6 +101,12 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             limits=Limits(max_image_pixels, max_value_bytes),
         )
         self._spec = batch_spec(self.dataset, options, DeviceOptions())
+        if self._spec.dataset is not self.dataset:  # whose order leaves samples out, and here a sampler has the order
+            short = self._spec.dataset.numbers - len(self._spec.dataset)
+            raise ConfigError(
+                f"{short} samples of {self.dataset.path} are too short for their clips, and a sampler would ask for "
+                "them: take short='pad', or leave them out with dataset.clips()"
+            )
         for name, rule in self._spec.collations.items():
             if self._spec.arrays[name].row_shape is None:
                 raise ConfigError(

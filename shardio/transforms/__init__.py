@@ -20,6 +20,7 @@ from .auto_augment import TrivialAugmentWide as TrivialAugmentWide
 from .blur import GaussianBlur as GaussianBlur
 from .clips import CenterClip as CenterClip
 from .clips import Clip as Clip
+from .clips import FramesAt as FramesAt
 from .clips import RandomClip as RandomClip
 from .clips import UniformFrames as UniformFrames
 from .color import ColorJitter as ColorJitter

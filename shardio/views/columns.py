@@ -34,6 +34,17 @@ def in_parts(function: Callable[[Indices], T], count: int, at_once: int = AT_ONC
         yield from threads.map(lambda part: function(np.arange(part.start, part.stop)), parts)
 
 
+def stored_numbers(dataset: ReadableDataset, indices: Indices) -> Indices:
+    """Return a number of the stored sample that each sample is read from, int64 [n], also across several datasets."""
+    if not dataset.below:
+        return indices
+    found, first = np.empty(len(indices), np.int64), 0
+    for part in dataset.parts(indices):
+        found[part.rows] = first + stored_numbers(dataset.below[part.source], part.indices)
+        first = int(found[part.rows].max()) + 1
+    return found
+
+
 def scalars(dataset: ReadableDataset, name: str) -> NDArray[Any]:
     """Return a field of scalars of all samples, [n]; ConfigError for another kind, and if a sample lacks it."""
     if (field := dataset.field(name)).kind != "scalar":

@@ -223,8 +223,10 @@ class TestField:
             ({"kind": "text", "optional": "yes"}, "optional must be True or False, got 'yes'"),
             (
                 {"kind": "scalar", "dtype": "int64", "window": True},
-                "window must be False, or True for arrays of one shape",
+                "window must be False, or True for arrays of one shape or clips",
             ),
+            ({"kind": "video", "shape": (4,)}, "a field of kind 'video' takes no shape"),
+            ({"kind": "video", "window": True}, "window must be False, or True for arrays of one shape or clips"),
             ({"kind": "text", "attributes": {"units": "K"}}, "for an array or a scalar, got {'units': 'K'}"),
             ({"kind": "scalar", "dtype": "int8", "attributes": "K"}, "attributes must be a dict"),
             ({"kind": "scalar", "dtype": "int8", "attributes": {"fill": math.nan}}, "attributes must be JSON"),

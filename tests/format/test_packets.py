@@ -75,6 +75,7 @@ def test_a_table_holds_the_packets(video: tuple[VideoFacts, Packets, int], extra
         if len(frames):
             touched = directory.touched(frames)
             assert number in touched
+            assert {*touched} <= {*directory.touched_at(facts, part.times[part.shown >= 0])}
             leads = int((part.times[part.shown >= 0] < part.times[0]).sum()) if part.shown[0] >= 0 else None
             assert leads is None or (len(touched) == 2) == (leads > 0 and number > 0)
 

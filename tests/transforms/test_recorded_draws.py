@@ -12,6 +12,7 @@ import shardio
 from shardio import transforms as t
 from shardio.loader.batch import other_draws
 from shardio.transforms.array_recipe import ArrayRecipe
+from shardio.transforms.clips import chosen
 from shardio.transforms.random_generator import RandomKeys
 from shardio.transforms.recipe import Recipe
 
@@ -80,8 +81,14 @@ MIXERS = {
         ],
     ),
 }
+CLIPS = {
+    "RandomClip": (t.RandomClip(4, stride=5), "e08734ed"),
+    "in seconds": (t.RandomClip(4, stride_seconds=0.25), "66a050d4"),
+}
 DRAW_NOTHING = {
+    "CenterClip",
     "FillMissing",
+    "FramesAt",
     "MultiHot",
     "Normalize",
     "PadTo",
@@ -90,6 +97,7 @@ DRAW_NOTHING = {
     "ToFloat",
     "ToInt64",
     "Tokenize",
+    "UniformFrames",
 }
 
 # Two boxes on each image but the first: one that is a third of it, and a small one that moves from image to image.
@@ -140,6 +148,14 @@ def test_mixing(mixers: list[Any], recorded: list[Any]) -> None:
     assert [(each.partners.tolist(), round(each.share, 6), each.box) for each in found] == recorded
 
 
+@pytest.mark.parametrize(("clip", "recorded"), CLIPS.values(), ids=CLIPS)
+def test_clips(clip: Any, recorded: str) -> None:
+    """The frames, or times, of clips of videos of 1 to 100 frames or tenths of a second."""
+    lengths = np.arange(1, 101) / (10 if clip.in_seconds else 1)
+    found = np.round(chosen(clip, lengths, KEYS).astype("<f8"), 5)
+    assert xxhash.xxh32(np.ascontiguousarray(found)).hexdigest() == recorded
+
+
 def test_items_of_lists() -> None:
     """RandomItem chooses among five texts of each list."""
     texts = [*"abcde"]
@@ -166,4 +182,5 @@ def test_every_transform_is_here() -> None:
     public = {
         name for name in shardio.__all__ if getattr(getattr(shardio, name), "__module__", "").startswith(t.__name__)
     }
-    assert public == {*IMAGES, *ARRAYS, *MIXERS, "RandomItem", *DRAW_NOTHING} - {"in turn", "for boxes", "either"}
+    known = {*IMAGES, *ARRAYS, *MIXERS, *CLIPS, "RandomItem", *DRAW_NOTHING}
+    assert public == known - {"in turn", "for boxes", "either", "in seconds"}

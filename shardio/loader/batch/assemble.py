@@ -1,12 +1,13 @@
 """Assembling a batch from its rows: the dict that the consumer gets, with the fields that a device finishes as data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 
 from ...engines.array_transforms import transform_and_mark
+from ...engines.base import rows_of
 from ...engines.torch_steps import convert_and_erase
 from ...errors import MapError
 from ...format.fields import presence
@@ -95,6 +96,8 @@ def _fields(rows: Rows, part: slice) -> Batch:
             batch[column] = torch.from_numpy(rows.arrays[column][part])
         if (offset := rows.spec.offsets.get(name)) is not None:
             batch[offset] = torch.from_numpy(rows.arrays[offset][part])
+        for column in rows.spec.clip_columns.get(name, ()):
+            batch[column] = torch.from_numpy(rows.arrays[column][part])
         if name in rows.present and rows.spec.stacked(name):
             batch[presence(name)] = torch.from_numpy(rows.present[name][part])
     return batch
@@ -130,7 +133,7 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
 def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField:
     """Return the rows of a field that are in one array, with the transforms that the device carries out."""
     spec = rows.spec
-    image, array = spec.images.get(name), spec.arrays.get(name)
+    image, array = spec.images.get(name) or spec.clips.get(name), spec.arrays.get(name)
     finish: Finish | None = None
     if array is not None and array.on_device:
         moves = array.recipe.moves(rows.field_keys(name, part))
@@ -141,7 +144,11 @@ def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField
         tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
         boxes = image.recipe.erase_steps(rows.field_keys(name, part))
+        if image.frames:
+            of_frames = np.repeat(np.arange(part.stop - part.start), image.frames)
+            boxes = tuple(rows_of(step, of_frames) for step in boxes)
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
+        finish = partial(_frame_by_frame, finish=finish) if image.frames else finish
     if finish is None:
         return tensor
     absent = np.flatnonzero(~rows.present[name][part]).tolist() if name in rows.present else []
@@ -152,6 +159,12 @@ def _transformed(tensor: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move
     """Carry out a recipe on a device; return the result and, if it is wanted, which values were filled."""
     values, filled = transform_and_mark(tensor, recipe, moves)
     return values if filled is None or recipe.filling is None or not recipe.filling.mask else [values, filled]
+
+
+def _frame_by_frame(clips: torch.Tensor, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Finish clips, [B, T, ...], as images are finished."""
+    frames = finish(clips.flatten(0, 1))
+    return frames.reshape(*clips.shape[:2], *frames.shape[1:])
 
 
 def _finish_and_zero(tensor: torch.Tensor, finish: Finish, blank: Sequence[int]) -> torch.Tensor | list[torch.Tensor]:

@@ -49,6 +49,11 @@ def geometry_names(name: str) -> tuple[str, str, str]:
     return f"{name}_geometry", f"{name}_stored_size", f"{name}_delivered_size"
 
 
+def clip_names(name: str) -> dict[str, str]:
+    """Return the names of the columns of a clip: when its frames are shown, and which are within the video."""
+    return {"time": f"{name}_time", "valid": f"{name}_valid"}
+
+
 def added_name(name: str, collation: Collation) -> str:
     """Return the name of the column that joining a field adds to a batch."""
     return length_name(name) if isinstance(collation, PadTo) else offsets_name(name)

@@ -1,23 +1,21 @@
 """The blocks and entries that rows are read for: crops are drawn from the random keys before any value is read."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...containers.extents import Blocks, Extent, Runs, Several
-from ...format.fields import facts_column, length_column, packets_column
+from ...format.fields import facts_column, frames_column, length_column, packets_column
 from ...transforms import ArrayRecipe, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
-from .clip_plan import Place, clip_extents, plan_clips
+from .clip_plan import clip_extents, plan_clips
 from .spec import BatchSpec
 
 
-def unnamed(name: str, row: int) -> str:
-    """Return what names the place of a value that is read ahead: its error is never seen."""
-    return f"field {name!r}"
-
-
-def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, place: Place = unnamed) -> dict[str, Extent]:
+def extents(
+    spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, numbers: NDArray[np.int64] | None = None
+) -> dict[str, Extent]:
     """Return the blocks, and the entries of ragged fields, that selected samples are read for.
 
     Lengths are fetched, read and let go of here: whoever held them while they wait for the rest could be waited for.
@@ -26,7 +24,7 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, place
         spec: the batches that the samples are for.
         selection: the samples.
         keys: their random keys.
-        place: names a sample and its field in errors.
+        numbers: which of them have the same videos, see `plan_clips`.
 
     Returns:
         By stored field; those that are read whole are not in it.
@@ -43,9 +41,10 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, place
             packets_column(stored),
             length_column(stored),
             length_column(packets_column(stored)),
+            *([frames_column(stored)] if spec.dataset.fields[stored].window else []),
         ]
         with selection.fetch(tables):
-            found |= clip_extents(stored, plan_clips(spec, stored, selection, keys, place))
+            found |= clip_extents(stored, plan_clips(spec, stored, selection, keys, numbers))
     for stored, names in spec.names.delivered.items():
         if all(spec.reads_blocks(name) for name in names):
             blocks = tuple(_blocks(spec, name, keys) for name in names)

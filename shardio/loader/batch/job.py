@@ -31,6 +31,8 @@ LOCK_SHARE = 1 / 6  # of the interpreter's lock, which the tasks of all threads 
 TASK_SECONDS = (2e-3, 0.5e-3)  # a task's Python, whatever it makes: of images, and of anything else
 MOST_SECONDS = 0.25  # of a task, which ends before a loop that is left does
 IMAGE_SECONDS, IMAGE_BYTE_SECONDS = 0.75e-3, 12e-9  # to decode an image's crop: at least, and for each stored byte
+FRAME_SECONDS = 2e-3  # to decode a frame of a clip, with those that it refers to: a small one, so that tasks are short
+CLIPS_SECONDS = 0.06  # of a task of clips, at least
 VALUE_SECONDS = 2e-6  # to find and copy a value of variable size
 BLOCK_SECONDS = 4e-6  # to find the runs or chunks of a block that is read of a value
 BYTE_SECONDS = (0.2e-9, 0.8e-9)  # to copy a byte: of a row, and of a block
@@ -80,12 +82,14 @@ def job_size(
         one_batch: whether a job makes one batch at any cost.
         prefetch: the number of batches that may be made ahead; None for as many as it takes.
     """
-    images = any(kind.is_image for kind in spec.fields.values()) or bool(spec.image_lists)
+    images = any(kind.is_image for kind in spec.fields.values()) or bool(spec.image_lists or spec.clips)
     seconds, row_bytes = _sample_seconds(spec), max(1, _row_bytes(spec))
     unit = TASK_SECONDS[not images] / seconds  # samples that take as long as the Python of their task
     least, least_first = LEAST_IMAGES if images else (1, max(1, round(unit)))
     if images:
         least = max(least_first, round(least * IMAGE_SECONDS / _image_seconds(spec)))  # fewer of large ones
+    if spec.clips:
+        least = least_first = max(1, round(CLIPS_SECONDS / seconds))
     samples = max(least, min(round(threads * unit / LOCK_SHARE), round(MOST_SECONDS / seconds)))
     most_samples = max(least_first, MOST_AHEAD // (threads * row_bytes))
     samples = min(samples, most_samples)
@@ -128,6 +132,8 @@ def _sample_seconds(spec: BatchSpec) -> float:
             whole = min(whole, BLOCK_SECONDS + BYTE_SECONDS[1] * math.prod(shape) * dtype.itemsize)
         if kind.kind in ("image", "images"):
             whole = _image_seconds(spec) * (1 + 3 * (kind.kind == "images"))
+        if name in spec.clips:
+            whole = spec.clips[name].frames * FRAME_SECONDS
         seconds += whole
     if any(not kind.fixed and kind.kind == "array" for kind in spec.fields.values()):
         seconds = max(seconds, BYTE_SECONDS[0] * _row_bytes(spec))
@@ -292,7 +298,7 @@ def _jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochWork)
         if last > requested:
             # One window more than this job needs, so that storage reads it in the meantime.
             for run in plan.runs(max(first, requested + 1), last + 2):
-                spec.dataset.read_ahead(run, spec.names.delivered)
+                spec.dataset.read_ahead(run, [name for name in spec.names.delivered if not spec.is_video(name)])
             requested = last + 1
         # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
         yield _open_job(spec, size, memory, epoch, step, steps)

@@ -24,6 +24,8 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
     Transforms draw for each image: for the first one of a list what they draw for a field of one image.
     """
     spec = rows.spec
+    if not names:
+        return
     specs = [spec.image_lists[name] for name in names]
     counts = np.array([len(files or ()) for files in lists], np.int64)
     files = [file for listed in lists for file in listed or ()]

@@ -17,6 +17,7 @@ from ...errors import BadSample, ConfigError, MapError
 from ...format.fields import present_column
 from ...system import helper_process
 from ...transforms.steps import Sizes, Step
+from ...views.columns import stored_numbers
 from ...views.readable import SelectedSamples, decoded
 from .clip_plan import plan_clips
 from .decisions import Decisions, decide
@@ -27,12 +28,11 @@ from .make_arrays import (
     make_listed,
     make_ragged,
     make_tokens,
-    place_of,
     read_block,
     read_ragged,
     read_whole,
 )
-from .make_clips import check_clips, make_clips, read_clips
+from .make_clips import check_clips, make_clips, make_image_clips, read_clips
 from .make_image_lists import make_image_lists
 from .make_instances import UprightBoxes, place_image, place_instances, upright_boxes
 from .mixing import LABEL
@@ -56,12 +56,9 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 there[:] = selection.column(present_column(names.stored[name]))
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
-            place = partial(place_of, rows)
-            planned = {
-                name: plan_clips(spec, name, selection, rows.keys(), place)
-                for name in names.delivered
-                if spec.is_video(name)
-            }
+            videos = [name for name in names.delivered if spec.is_video(name)]
+            same = stored_numbers(dataset, indices) if videos else None
+            planned = {name: plan_clips(spec, name, selection, rows.keys(), same) for name in videos}
             stored = {name: _read(rows, name, selection, lent) for name in whole if name not in planned}
             clips = {name: read_clips(rows, name, plan, selection) for name, plan in planned.items()}
             instances = {
@@ -83,9 +80,10 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                     _decode_images(rows, delivered, stored[field], upright, on_host=images_on_host)
                 elif field in clips:
                     make_clips(rows, field, planned[field], clips[field])
-                elif delivered[0] in spec.image_lists:
+                elif spec.fields[delivered[0]].kind == "images":
                     lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
-                    make_image_lists(rows, delivered, lists)
+                    make_image_lists(rows, [name for name in delivered if name in spec.image_lists], lists)
+                    make_image_clips(rows, [name for name in delivered if name in spec.clips], lists, selection)
             placed = place_instances(rows, stored, instances) if spec.groups else {}
             for name, kind in spec.fields.items():
                 field = names.stored[name]
@@ -139,9 +137,8 @@ def _decided(rows: Rows, lent: ExitStack) -> Decisions:
             return shared if len(rows) == len(whole) else shared[part]
     selection = dataset.selection(rows.indices, spec.options.limits.max_value_bytes)
     if dataset.in_store:  # all at once: two threads that hold some and wait for more could wait for each other
-        lent.enter_context(
-            selection.fetch(spec.columns, extents(spec, selection, rows.keys(), partial(place_of, rows)))
-        )
+        same = stored_numbers(dataset, rows.indices) if spec.clips else None
+        lent.enter_context(selection.fetch(spec.columns, extents(spec, selection, rows.keys(), same)))
     return decide(spec, selection, rows.keys())
 
 
@@ -192,8 +189,8 @@ def _blank(rows: Rows, name: str, missing: Sequence[int]) -> None:
             rows.lists[each][row] = spec.blank_value(each)
     if name in spec.collations and (lengths := spec.added_name(name)) in rows.arrays:
         rows.arrays[lengths][missing] = 0
-    if name in spec.offsets:
-        rows.arrays[spec.offsets[name]][missing] = 0
+    for column in (*([spec.offsets[name]] if name in spec.offsets else []), *spec.clip_columns.get(name, ())):
+        rows.arrays[column][missing] = 0
 
 
 def _check_labels(rows: Rows, labels: NDArray[Any], largest: int) -> None:

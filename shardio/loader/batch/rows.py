@@ -168,7 +168,8 @@ class Rows:
         there = {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
         added = [self.spec.added_name(name) for name in self.spec.collations]
         geometry = (column for name in self.spec.geometry for column in geometry_names(name))
-        more = (*self.spec.marks.values(), *self.spec.offsets.values(), *geometry)
+        clips = (column for columns in self.spec.clip_columns.values() for column in columns)
+        more = (*self.spec.marks.values(), *self.spec.offsets.values(), *geometry, *clips)
         return (
             there
             | {name: int(self.arrays[name][row]) for name in added if name in self.arrays}

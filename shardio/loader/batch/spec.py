@@ -25,9 +25,11 @@ from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
 from ...format.fields import (
     CHECKSUM,
+    CLIPS,
     Field,
     describe_fields,
     facts_column,
+    frames_column,
     length_column,
     packets_column,
     presence,
@@ -57,7 +59,8 @@ from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
 from .as_numpy import To, bfloat16
-from .collate import added_name, geometry_names, missing_name, nested_names, offset_name, padding
+from .clip_lengths import without_short
+from .collate import added_name, clip_names, geometry_names, missing_name, nested_names, offset_name, padding
 from .field_names import FieldNames, Fields
 from .field_warnings import (
     Pair,
@@ -134,7 +137,8 @@ class ImageSpec:
         watch: looks at the first image files in case they are masks; None if that would make no difference.
         collation: what a batch makes of lists of images; None for single images, and for lists that stay lists.
         padder: pads images of several sizes to one for their batch; None for other images.
-        clip: chooses the frames of a video; None for images.
+        frames: the frames of a clip; 0 for images.
+        clip: chooses these frames; None for images, and if a view has chosen them.
     """
 
     recipe: Recipe
@@ -143,6 +147,7 @@ class ImageSpec:
     watch: UnmarkedMasks | None = None
     collation: Collation | None = None
     padder: ImagePadder | None = None
+    frames: int = 0
     clip: Clip | None = None
 
     @property
@@ -217,7 +222,8 @@ class BatchSpec:
         fields: by delivered name, the fields; so are all that follow.
         images: the decoding and transforms of each image field.
         image_lists: those of each field of lists of images.
-        clips: those of each field of videos.
+        clips: those of each field of clips, of videos or lists of images.
+        clip_columns: by name of these, the columns that a batch has beside them.
         arrays: the transforms of each field of arrays of several shapes, and of each other field of arrays, scalars or
             strings that has some.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
@@ -264,6 +270,7 @@ class BatchSpec:
     marks: Mapping[str, str] = field(init=False)
     offsets: Mapping[str, str] = field(init=False)
     windowed: tuple[str, ...] = field(init=False)
+    clip_columns: Mapping[str, tuple[str, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = {stored: self.fields[names[0]] for stored, names in self.names.delivered.items()}
@@ -283,6 +290,7 @@ class BatchSpec:
         lengths = [length_column(n) for n, kind in read.items() if kind.has_lengths]
         lengths += [length_column(name) for name in videos if name.startswith("_packets")]
         videos += [sum_column(n) for n, kind in self.dataset.fields.items() if verify and kind.kind == "video"]
+        videos += [frames_column(stored) for stored, kind in kinds.items() if kind.window and kind.kind in CLIPS]
         object.__setattr__(
             self, "columns", (*read, *shapes, *lengths, *videos, *present, *([CHECKSUM] if verify else []))
         )
@@ -298,12 +306,13 @@ class BatchSpec:
         object.__setattr__(self, "marks", {name: missing_name(name) for name in filled})
         begun = [name for name, array in self.arrays.items() if array.recipe.offset is not None]
         object.__setattr__(self, "offsets", {name: offset_name(name) for name in begun})
+        beside = {name: self._columns_of_clips(name) for name in self.clips}
+        object.__setattr__(self, "clip_columns", beside)
 
-    def clip_of(self, name: str) -> Clip:
-        """Return what chooses the frames of a video under one of its names."""
-        clip = self.clips[name].clip
-        assert clip is not None
-        return clip
+    def _columns_of_clips(self, name: str) -> tuple[str, ...]:
+        columns, clip = clip_names(name), self.clips[name].clip
+        times = (columns["time"],) if self.fields[name].kind == "video" else ()
+        return (*times, columns["valid"]) if clip is not None and clip.short == "pad" else times
 
     def is_video(self, stored: str) -> bool:
         """Return whether the values of a stored field are videos."""
@@ -340,7 +349,7 @@ class BatchSpec:
     @property
     def stacks_images(self) -> bool:
         """Whether batches have no lists of images, whose memory isn't used again."""
-        return not self.image_lists and all(map(self.stacked, self.images))
+        return not self.image_lists and all(map(self.stacked, (*self.images, *self.clips)))
 
     def with_mark(self, name: str) -> tuple[str, ...]:
         """Return the name of a field, and that of the column that says which of its values were filled, if any does."""
@@ -354,8 +363,9 @@ class BatchSpec:
 
     @property
     def reads_parts(self) -> bool:
-        """Whether only blocks or windows of the values of some fields are read."""
-        return bool(self.windowed) or any(map(self.reads_blocks, self.fields))
+        """Whether only blocks, windows or clips of the values of some fields are read."""
+        videos = any(map(self.is_video, self.names.delivered))
+        return videos or bool(self.windowed) or any(map(self.reads_blocks, self.fields))
 
     def reads_blocks(self, name: str) -> bool:
         """Return whether only blocks of a field of one size are read: its transforms begin with a crop or window."""
@@ -389,6 +399,10 @@ class BatchSpec:
             entry = next(self.arrays[each].recipe.out_entry for each, mark in self.marks.items() if mark == name)
             return np.zeros((0, *entry), np.bool_)
         kind, image, listed = self.fields[name], self.images.get(name), self.image_lists.get(name)
+        if (clip := self.clips.get(name)) is not None:
+            numbers = clip.cpu_engine.output_format
+            blank = np.zeros((clip.frames, *numbers.shape(clip.recipe.size or (0, 0))), numbers.dtype)
+            return numbers.tensor(blank)
         if listed is not None:
             numbers, size = listed.cpu_engine.output_format, listed.recipe.size
             return [] if size is None else np.zeros((0, *numbers.shape(size)), numbers.dtype)
@@ -419,10 +433,12 @@ class BatchSpec:
         layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, kind in self.fields.items():
             image, array = self.images.get(name), self.arrays.get(name)
-            if (shown := self.clips.get(name)) is not None:
-                if shown.recipe.size is not None and shown.clip is not None:
-                    numbers = shown.cpu_engine.output_format
-                    layout[name] = ((rows, shown.clip.frames, *numbers.shape(shown.recipe.size)), numbers.dtype)
+            if (clip := self.clips.get(name)) is not None:
+                if clip.recipe.size is not None:
+                    numbers = clip.cpu_engine.output_format
+                    layout[name] = ((rows, clip.frames, *numbers.shape(clip.recipe.size)), numbers.dtype)
+                kinds = {clip_names(name)["time"]: np.float64, clip_names(name)["valid"]: np.bool_}
+                layout |= {each: ((rows, clip.frames), np.dtype(kinds[each])) for each in self.clip_columns[name]}
             elif image is not None:
                 if image.recipe.size is not None and image.batch_engine is None:
                     numbers = image.cpu_engine.output_format
@@ -463,20 +479,21 @@ def batch_spec(
     names = replace(names, beside=kept)
     fields |= {column: Field("array", "int64", (None,), per=names.stored[column]) for column in kept}
     transforms = _for_instances(transforms, groups, fields)
+    shown = {name: split(transforms.get(name, ())) for name, kind in fields.items() if kind.kind in CLIPS}
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, names, transforms, target, needs_host, options, len(dataset))
     lists = {
         name: _for_field(name, _image_list_spec, transforms.get(name, ()), options, target)
         for name, kind in fields.items()
-        if kind.kind == "images"
-    }
-    clips = {
-        name: _for_field(name, _clip_spec, transforms.get(name, ()), options, target)
-        for name, kind in fields.items()
-        if kind.kind == "video"
+        if kind.kind == "images" and not kind.window and shown[name][0] is None
     }
     finish_on_device = target.device.type != "cpu" and needs_host is None
+    clips = {
+        name: _for_field(name, _clip_spec, *each, fields[name], options, target, on_device=finish_on_device)
+        for name, each in shown.items()
+        if name not in lists
+    }
     arrays = {
         name: _for_field(
             name,
@@ -515,8 +532,9 @@ def batch_spec(
             raise ConfigError(
                 f"transforms for {name!r}: with orient=True RandomIoUCrop needs {image!r} among the delivered fields"
             )
+    chosen = {name: each.clip for name, each in clips.items() if each.clip is not None}
     spec = BatchSpec(
-        dataset=dataset,
+        dataset=without_short(dataset, names.stored, chosen),
         options=options,
         names=names,
         fields=fields,
@@ -587,6 +605,7 @@ def _check_added(spec: BatchSpec) -> None:
     added_columns += [(name, "geometry=True", added) for name in spec.geometry for added in geometry_names(name)]
     added_columns += [(name, "FillMissing", mark) for name, mark in spec.marks.items()]
     added_columns += [(name, "offset=True", offset) for name, offset in spec.offsets.items()]
+    added_columns += [(name, "a clip", added) for name, columns in spec.clip_columns.items() for added in columns]
     for name, transform, added in added_columns:
         if added in taken:
             raise ConfigError(
@@ -604,7 +623,8 @@ def _check_numpy(spec: BatchSpec) -> None:
             f"transforms for {name!r}: Ragged(nested=True) makes a nested tensor, which NumPy lacks: with to='numpy' "
             "take Ragged(), which delivers the values and their offsets"
         )
-    images = [image.recipe.dtype for image in (*spec.images.values(), *spec.image_lists.values())]
+    shown = (*spec.images.values(), *spec.image_lists.values(), *spec.clips.values())
+    images = [image.recipe.dtype for image in shown]
     arrays = [array.recipe.conversion.dtype for array in spec.arrays.values() if array.recipe.conversion is not None]
     if "bfloat16" in (*images, *arrays):
         bfloat16()
@@ -624,11 +644,30 @@ def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target:
     return ImageSpec(recipe, _cpu_engine(recipe, 3, options, target), None, collation=rule)
 
 
-def _clip_spec(listed: Sequence[Transform], options: BatchOptions, target: DeviceOptions) -> ImageSpec:
-    """Return the specification for videos; ConfigError if transforms don't suit them."""
-    clip, others = split(listed)
+def _clip_spec(
+    clip: Clip | None,
+    others: Sequence[Transform],
+    kind: Field,
+    options: BatchOptions,
+    target: DeviceOptions,
+    *,
+    on_device: bool,
+) -> ImageSpec:
+    """Return the specification for clips, of which a device finishes floats; ConfigError if transforms don't suit."""
+    if (clip is None) is not kind.window:
+        told = "a view has chosen its frames already, got" if kind.window else "begin with a clip, got"
+        raise ConfigError(
+            f"transforms of a video {told} {clip if kind.window else [*others]}, as RandomClip(16) is one"
+        )
+    if clip is not None and clip.in_seconds and kind.kind == "images":
+        raise ConfigError(f"lists of images have no times, got {clip!r}")
+    for transform in others:
+        if isinstance(transform, RandomIoUCrop | PadImages | Collation):
+            raise ConfigError(f"{type(transform).__name__} takes single images, not clips")
     recipe = Recipe.of(others, channels=3, size=None)
-    return ImageSpec(recipe, _cpu_engine(recipe, 3, options, target), None, clip=clip)
+    later = on_device and recipe.size is not None and recipe.dtype != "uint8"
+    engine = _cpu_engine(recipe.uint8_part() if later else recipe, 3, options, target)
+    return ImageSpec(recipe, engine, None, frames=clip.frames if clip else (kind.shape or (0,))[0] or 0, clip=clip)
 
 
 def _cpu_engine(recipe: Recipe, channels: int, options: BatchOptions, target: DeviceOptions) -> CpuEngine | MaskEngine:
