@@ -91,6 +91,7 @@ from .transforms import UniformFrames as UniformFrames
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
 from .views.view import BaseDataset
+from .views.view import Clips as Clips
 from .views.view import SequenceRows as SequenceRows
 from .views.view import View as View
 from .views.view import Weighted as Weighted
@@ -120,6 +121,7 @@ __all__ = [
     "CenterClip",
     "CenterCrop",
     "CenterSpatialCrop",
+    "Clips",
     "ColorJitter",
     "Concat",
     "ConfigError",

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError
+from ..format.fields import CLIPS
 from ..format.file_table import Table, checksum_of, parts
 from ..system.types import Indices
-from .columns import AT_ONCE, categories, in_parts
+from .columns import AT_ONCE, categories, in_parts, stored_numbers
 from .expression import Condition, Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
@@ -187,6 +188,8 @@ class Part(Choice, frozen=True, rename={"shares": "split"}):
     def index_maps(self, base: ReadableDataset) -> dict[str, IndexMap]:
         """Return the samples of every part; ConfigError if one has none."""
         classes, groups = (None if name is None else categories(base, name)[0] for name in (self.by, self.group))
+        if groups is None and any(field.window and field.kind in CLIPS for field in base.fields.values()):
+            groups = np.unique(stored_numbers(base, np.arange(len(base))), return_inverse=True)[1]
         maps = {}
         for name, numbers in split_by(len(base), self.shares, self.seed, classes, groups).items():
             if not len(numbers):

@@ -8,12 +8,13 @@ import msgspec
 from ..errors import ConfigError, ManifestError
 from .choice import Choice, Count, Part, Select, Slice, Where
 from .classes import Classes
+from .clip_starts import ClipStarts
 from .concat import Concat
 from .mixture import Mixture
 from .readable import ReadableDataset
 from .row_choice import Cut, Packed
 from .saved import DatasetNode, SavedView
-from .view import BaseDataset, SequenceRows, View, Weighted, Windows
+from .view import BaseDataset, Clips, SequenceRows, View, Weighted, Windows
 from .weighing import Balance, Weights
 from .window_starts import Starts
 
@@ -26,6 +27,7 @@ _KINDS: Mapping[str, _Kind] = {
     "weighted": (Weights, Weighted),
     "balanced": (Balance, Weighted),
     "windows": (Starts, Windows),
+    "clips": (ClipStarts, Clips),
     "cut": (Cut, SequenceRows),
     "packed": (Packed, SequenceRows),
 }

@@ -22,6 +22,8 @@ from ..system.types import Indices
 from . import saved
 from .choice import Part, Select, Slice, Where
 from .classes import KEY, names_in
+from .clip_starts import ClipStarts
+from .clips import ClipRows
 from .derived import Derived
 from .index_map import IndexMap
 from .readable import ReadableDataset, as_indices
@@ -152,6 +154,24 @@ class BaseDataset(ReadableDataset):
             starts = Starts(length, stride, step, within, (contiguous, usual_step(base, within, contiguous)))
         return Windows(base, starts)
 
+    def clips(self, field: str, frames: int, *, step: int = 1, every: int | None = None) -> Clips:
+        """Return clips: each sample is `frames` frames of a video, and a video has as many clips as fit in it.
+
+        In a Loader the transforms of the field begin after the choice of frames, as in `[RandomResizedCrop(112)]`.
+        A batch has `NAME_time`, float64 [B, T], the time of each frame in seconds. All other fields are those of the
+        video. Without `group=`, `split` keeps the clips of a video together, and `origin` gives the videos.
+
+        Args:
+            field: a field of videos, or of lists of images, which are the frames.
+            frames: the frames of a clip.
+            step: the frames from one frame of a clip to the next one: 2 takes every second frame.
+            every: the frames from the start of a clip to the start of the next one; None for clips that don't overlap.
+
+        Raises ConfigError for numbers below 1 and a field of another kind.
+        """
+        every = as_integer(frames, "frames") * as_integer(step, "step") if every is None else every
+        return Clips(self._to_choose_from("clips"), ClipStarts(field, frames, step, every))
+
     def cut(
         self, field: str, length: int, *, positions: bool = False, documents: bool = False, cu_seqlens: bool = False
     ) -> SequenceRows:
@@ -229,7 +249,7 @@ class BaseDataset(ReadableDataset):
             group: a scalar or text field, such as `"patient"`: samples of one group stay together. Within each class
                 (that of most of a group's samples) the largest groups are given out first, and each goes where most is
                 lacking, so parts come as near to their shares as whole groups allow. A part that is off by more than a
-                hundredth of all samples gives a SplitWarning.
+                hundredth of all samples gives a SplitWarning. By default the clips of a video are one group.
             seed: determines the parts.
 
         Raises ConfigError for shares out of range, a field of another kind, and if a part would be empty.
@@ -342,6 +362,17 @@ class Windows(WindowRows, BaseDataset):
     Attributes:
         base: the dataset that has the rows.
         choice: the first row of each window, and which rows follow it.
+        path: the path of the dataset at the bottom.
+    """
+
+
+@final
+class Clips(ClipRows, BaseDataset):
+    """Clips of the videos of a dataset; `dataset.clips` returns them.
+
+    Attributes:
+        base: the dataset that has the videos.
+        choice: where clips start, and which frames they have.
         path: the path of the dataset at the bottom.
     """
 

@@ -161,6 +161,11 @@ def test_several_names_decode_once(monkeypatch: pytest.MonkeyPatch, nothing_ahea
     monkeypatch.setattr(make_clips, "decode", counted)
     fields = {"one": "video", "two": "video"}
     transforms: Any = {"one": [RandomClip(8, short="pad")], "two": [RandomClip(8, short="pad")]}
+    clips = DATA.clips("video", 8, every=1)
+    (batch,) = load(clips[:20], batch_size=20, transforms={"video": []}, shuffle=None, threads=1)
+    assert check(batch, lambda index: 0) == [[*range(first, first + 8)] for first in range(20)]
+    assert sum(map(len, runs)) < 20 * 8 / 2
+    runs.clear()
     differ = 0
     for batch in load(DATA, fields=fields, transforms=transforms, shuffle=None, threads=1):
         one, two = check(batch, name="one"), check(batch, name="two")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from _bucket import opened, uploaded
 from _builders import jpeg
+from _clips import check, videos
 from _datasets import load, packed, tensor
 from _detection import FIELDS, TRAIN, delivered
 from _detection import sample as detection_sample
@@ -113,3 +114,38 @@ def test_boxes_in_a_bucket_are_the_local_ones(isolate: bool, s3: S3Server, tmp_p
     for one, other in zip(*(Loader(each, 20, world=World(), **fewer) for each in (apart, local)), strict=True):
         for name, values in one.items():
             np.testing.assert_array_equal(values, other[name])
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_clips_in_a_bucket_are_the_local_ones(container: str, s3: S3Server, tmp_path: Path) -> None:
+    """Frames that a view or a transform chooses, on two ranks that go on from one; and then from the cache alone."""
+    local = videos(tmp_path / "d", container=container, count=20)
+    url = uploaded(s3, tmp_path / "d", f"s3://loading/clips{container}")
+    clips = shardio.RandomClip(4, stride=3), shardio.RandomClip(3, stride_seconds=0.1, short="pad")
+    cut = [shardio.CenterCrop((48, 64))]
+    for number, transforms in enumerate([cut, *([clip, *cut] for clip in clips)]):
+        remote = opened(s3, url, tmp_path / f"cache{number}")
+        data = [each if number else each.clips("video", 4, every=10) for each in (remote, local)]
+        options: dict[str, Any] = {"transforms": {"video": transforms}, "tail": "pad", "threads": 2}
+        first, whole = Loader(data[0], 4, world=World(), **options), Loader(data[1], 40, world=World(), **options)
+        found, wanted = [*islice(first, 2)], [*whole]
+        for rank in range(2):
+            second = Loader(data[0], 3, world=World(rank, 2), **options)
+            second.load_state_dict(first.state_dict())
+            found += [*second]
+        shown = [
+            {(index, *pixels.numpy().tobytes()) for batch in batches for index, pixels in _rows(batch)}
+            for batches in (found, wanted)
+        ]
+        assert shown[0] == shown[1]
+        for batch in found:
+            check(batch, lambda index, data=data: int(data[1].origin([index])[0]))
+        assert remote.fetched.bytes > 0
+        again = Loader(data[0], 4, world=World(), **options)
+        assert [*again]
+        assert again.stats().fetched.requests == 0
+
+
+def _rows(batch: dict[str, Any]) -> list[tuple[int, Any]]:
+    there = batch["valid"].tolist() if "valid" in batch else [True] * len(batch["index"])
+    return [(i, v) for i, v, valid in zip(batch["index"].tolist(), batch["video"], there, strict=True) if valid]
