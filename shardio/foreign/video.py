@@ -5,6 +5,9 @@ have no place in their file are rewritten to MP4, with the same pictures. What i
 process does it (`system/helper_process.py`).
 """
 
+import contextlib
+import errno
+import os
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -42,6 +45,7 @@ _REWRITTEN: dict[str, list[tuple[tuple[int, bytes], ...]]] = {
     "flv": [((0, b"FLV\1"),)],
 }
 """The demuxers of formats that are rewritten, and all that one of their files has."""
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM)
 _HEAD = 256  # bytes that tell the format
 _BEHIND = 64  # bytes that a packet of Matroska may begin behind the place that the demuxer reports
 _HALF = 1 << 15  # of the one of a display matrix
@@ -120,7 +124,7 @@ def rewritten(path: str) -> Iterator[bytes]:
     with open(path, "rb") as file, tempfile.NamedTemporaryFile(suffix=".mp4") as made:
         name = _rewritten_format(file.read(_HEAD))
         file.seek(0)
-        try:
+        with _refusing(f"libav, which rewrites it from {name!r} to MP4", f": {ENCODE}"):
             with (
                 av.open(file, format=name, options=_ALONE, metadata_errors="replace") as source,
                 av.open(made.name, "w", format="mp4", options=_SAME) as output,
@@ -141,10 +145,23 @@ def rewritten(path: str) -> Iterator[bytes]:
                 stream = _pictures(source)
                 if [_pictures_of(stream, packet) for packet in source.demux(stream) if packet.size] != before:
                     raise BadSample(f"its packets are others in an MP4: {ENCODE}")
-        except (av.error.FFmpegError, ValueError, IndexError) as error:  # IndexError: streams that appear on the way
-            raise BadSample(f"libav, which rewrites it from {name!r} to MP4: {error}: {ENCODE}") from error
         made.seek(0)
         yield made.read()
+
+
+@contextlib.contextmanager
+def _refusing(told: str, advice: str = "") -> Iterator[None]:
+    """Raise BadSample for errors of PyAV, but those of this machine as they are.
+
+    IndexError is for streams that appear on the way, OSError for places that no file has.
+    """
+    try:
+        yield
+    except (pyav().error.FFmpegError, ValueError, IndexError, OSError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in _OF_THE_MACHINE:
+            raise OSError(number, os.strerror(number)) from error
+        raise BadSample(f"{told}: {error}{advice}") from error
 
 
 def _pictures_of(stream: Any, packet: Any) -> list[bytes]:
@@ -183,11 +200,11 @@ def scan(path: Path, most_pixels: int, *, whole: bool = False) -> tuple[VideoFac
         if (name := format_of(file.read(16))) is None:
             raise BadSample(f"it is no MP4, MOV, MKV or WebM file: {REWRITE}")
         file.seek(0)
-        try:
-            with av.open(file, format=name, options=_ALONE, metadata_errors="replace") as container:
-                return _scanned(container, path, most_pixels, whole)
-        except av.error.FFmpegError as error:
-            raise BadSample(f"libav, which reads it as {name!r}: {error}") from error
+        with (
+            _refusing(f"libav, which reads it as {name!r}"),
+            av.open(file, format=name, options=_ALONE, metadata_errors="replace") as container,
+        ):
+            return _scanned(container, path, most_pixels, whole)
 
 
 def _pictures(container: Any) -> Any:
