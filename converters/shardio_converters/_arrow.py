@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.format.fields import Kind
 from shardio.source import Field, Missing, check_image, describe_field, label_as_int64, load_optional
 
 from ._fields import array_field, readable
@@ -39,6 +40,7 @@ _BYTES = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 S = TypeVar("S", bound=ColumnSource)
 _FIRST = 100  # rows that may tell the length of lists
 _TEXTS = ("string", "large_string", "string_view")
+_NOTED: Mapping[str, Kind] = {"Image": "image", "Video": "video"}  # kinds by features
 
 
 @final
@@ -48,7 +50,7 @@ class Column:
 
     Attributes:
         name: its name in the table.
-        field: the field; of kind `bytes` until values show that they are images.
+        field: the field; of kind `bytes` until values show that they are images or videos.
         lengths: for an array, the length of each list within its lists.
         mean: the average bytes of a value, 0 where that is not known.
         root: for a column of paths of files, whose contents are the values: the folder that the paths start from; else
@@ -128,11 +130,11 @@ def with_fixed(source: S, names: Collection[str]) -> S:
 
 
 def path_column(column: Column, root: Path, place: str) -> Column:
-    """Return a column of texts, or of Hugging Face's images and sounds, as the files at these paths.
+    """Return a column of texts, or of Hugging Face's images, sounds and videos, as the files at these paths.
 
     Raises SourceError, which names `place`, for a column of another type.
     """
-    if column.field.kind not in ("text", "bytes", "image"):
+    if column.field.kind not in ("text", "bytes", "image", "video"):
         raise SourceError(
             "{}: {path} must name columns of strings, {!r} is {}", place, column.name, describe_field(column.field)
         )
@@ -235,7 +237,7 @@ def _column(name: str, kind: Any, feature: Any) -> Column | None:
     if len(lengths) == 1 and (_is_media(inner) or (_holds_images(hint) and _type_name(inner) in _BYTES)):
         return Column(name, Field("images"))
     if _type_name(kind) in _BYTES or _is_media(kind):
-        return Column(name, Field("image" if hint.get("_type") == "Image" else "bytes"))
+        return Column(name, Field(_NOTED.get(str(hint.get("_type")), "bytes")))
     if _json_converter(kind) is None:
         return None
     types = arrow().types
@@ -316,7 +318,7 @@ def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert
             kinds, one = kind, _storage_type(kind)
             part = _column_converter(Column(column.name, Field("image")), one.value_type, read_file)
             return _unwrapping(kinds, lambda scalar: list(map(part, scalar.values)))
-        case "image" | "bytes":
+        case "image" | "bytes" | "video":
             read = read_file if column.root is None else partial(read_listed, column.root, field=column.field)
             if _is_media(_storage_type(kind)):
                 convert = partial(_media_bytes, read)

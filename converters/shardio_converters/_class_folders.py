@@ -3,23 +3,32 @@
 import errno
 import os
 import stat
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
-from shardio.errors import Message, SourceError
-from shardio.foreign.files import unreadable
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import ConfigError, Message, SourceError
+from shardio.foreign.files import PARTS, Sort, order_hints, order_key, unreadable
 from shardio.foreign.names import printable
+from shardio.source import Field, listed_names, local_path
+from shardio.system import did_you_mean
+from shardio.system.units import counted
 
 from ._files import source_errors
+from ._string_array import StringArray
+from ._text_tables import Column
 
 _MANIFEST = "shardio.json"
 _APPLE_DOUBLE = "._"
 """How the names of the files begin that macOS writes beside others on foreign disks, of what these cannot keep."""
 _OF_SYSTEMS = frozenset(("__MACOSX", "@eaDir"))  # what macOS and a NAS add
-_SHOWN = 5  # the most folders that a remark names
+_SHOWN = 5  # the most folders, or kinds of files, that a message names
 
 _Id: TypeAlias = tuple[int, int]
 
@@ -75,6 +84,111 @@ def find_class_folders(
     walk.left_out.update(_kind(entry) for entry, size in others if size is None)
     found = (sorted(walk.files(name, above), key=lambda one: key(one[0])) for name in classes)
     return ClassFolders(classes, found, beside, walk.left_out, walk.passed)
+
+
+class ListedFolder(NamedTuple):
+    """The files of class folders, or of a folder without any, as samples.
+
+    Attributes:
+        root: the folder.
+        paths: the path of each file below it.
+        columns: `label`, if there are class folders.
+        classes: the names of the class folders.
+        sizes: the bytes of each file, int64 `[n]`; 0 for one that is missing.
+        remarks, hints: see `Source`.
+    """
+
+    root: Path
+    paths: StringArray
+    columns: Mapping[str, Column]
+    classes: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    remarks: tuple[str, ...]
+    hints: tuple[str, ...]
+
+
+def listed_folder(
+    src: str | os.PathLike[str],
+    extensions: str | Iterable[str],
+    noun: str,
+    *,
+    allow_empty: bool,
+    hidden: bool | None,
+    nested: bool | None,
+    sort: Sort,
+) -> ListedFolder:
+    """List the files of a folder of class folders, class by class; or without class folders, those in it.
+
+    Args:
+        src: the folder.
+        extensions: the suffixes of the files to take, a list or text such as "jpg,png", in any case.
+        noun: what a file is, for messages: `image`.
+        allow_empty, hidden, nested, sort: as of the converter `imagefolder`.
+
+    Raises SourceError and ConfigError as `imagefolder`.
+    """
+    named = {suffix.lower().lstrip(".") for suffix in listed_names(extensions)}
+    suffixes, key = tuple(f".{suffix}" for suffix in sorted(named - {""})), order_key(sort)
+    if not suffixes:
+        raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
+    root = local_path(src).absolute()
+    folder = find_class_folders(root, suffixes, key, f"{noun} files", hidden=bool(hidden))
+    classes, beside, left_out = folder.classes, folder.beside, folder.left_out
+    if not classes and not beside:
+        none = f"{printable(root)} holds no {noun}s and no class folders; suffixes: {', '.join(suffixes)}"
+        raise SourceError(f"{none}{did_you_mean.to_convert([root]) or did_you_mean.for_media(left_out, noun)}")
+    paths, sizes, counts, empty, holding = StringArray(), array("q"), list[int](), list[str](), list[str]()
+    for name, found in zip(classes or ("",), folder.files if classes else [beside], strict=True):
+        if classes and nested is False:
+            found = [one for one in found if one[0].count("/") == 1]
+        if classes and nested is None and all(path.count("/") > 1 for path, _ in found):
+            holding += [printable(name)] if len({path.rpartition("/")[0] for path, _ in found}) > 1 else []
+        empty += [] if found else [printable(root / name)]
+        for path, size in found:
+            paths.append(path)
+            sizes.append(size)
+        counts.append(len(found))
+    if empty and not (allow_empty and len(paths)):
+        told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
+        others = did_you_mean.for_media(left_out, noun)
+        keep = (
+            "" if others else Message(": remove them, or keep them as classes without samples with {allow_empty:True}")
+        )
+        none = "class folders need {}s, there are none in {}; suffixes: {}{}"
+        raise SourceError(none, noun, told, ", ".join(suffixes), others or keep)
+    remarks = _remarks(suffixes, noun, left_out, len(beside) if classes else 0)
+    remarks += hidden_remarks(folder.hidden) if hidden is None else ()
+    hints = order_hints(paths, f"{noun}s")
+    if not classes:
+        unlabelled = "without class folders no sample gets a label; for labels, name the folder of the class folders"
+        hints = (unlabelled, *hints)
+    else:
+        hints = (*order_hints(classes, "classes"), *hints)[:1]
+        if all(name.lower() in PARTS for name in classes):
+            parts = ", ".join(classes)
+            remarks += (f"the classes are {parts}; if these are parts of a data set, convert them one by one",)
+        elif holding:
+            told = "class folders hold folders instead of {}s: {}; {nested:True} takes all in them as one class"
+            remarks += (Message(told, noun, ", ".join(holding[:_SHOWN]) + (", ..." if len(holding) > _SHOWN else "")),)
+    labels = Column(Field("scalar", dtype="int64"), np.repeat(np.arange(len(counts)), counts))
+    columns = {"label": labels} if classes else {}
+    names, file_sizes = tuple(map(printable, classes)), np.frombuffer(sizes, np.int64)
+    return ListedFolder(root, paths, columns, names, file_sizes, remarks, hints)
+
+
+def _remarks(suffixes: tuple[str, ...], noun: str, left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:
+    """Remarks on files with other suffixes, and on files outside of class folders."""
+    found = []
+    if left_out:
+        kinds = [f"{kind} {count}" for kind, count in Counter(left_out).most_common(_SHOWN)]
+        more = ["..."] if len(left_out) > _SHOWN else []
+        description = f"{counted(sum(left_out.values()), 'file')} of other kinds than {', '.join(suffixes)}"
+        arrays = any(did_you_mean.are_arrays(kind) for kind in left_out)
+        advice = "; `shardio convert arrayfolder` takes files of arrays" if arrays else ""
+        found.append(f"left out {description}: {', '.join(kinds + more)}{advice}")
+    if beside:
+        found.append(f"left out {counted(beside, noun)} beside the class folders, of no class")
+    return tuple(found)
 
 
 def hidden_remarks(folders: Sequence[str]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ _MOST = 20  # arrays in a message, and remarks of one kind
 _SNIFFED = 16  # the most rows to search for an image
 _HEAD = 64  # bytes that tell one
 _OTHER_IMAGE = re.compile(rb"GIF8|II\*\0|MM\0\*|....ftyp(avif|hei[cx]|mif1)", re.DOTALL)
+_VIDEO = re.compile(rb"....ftyp(?!avif|hei[cx]|mif1|M4[AB])|....(moov|mdat|wide)|\x1aE\xdf\xa3|RIFF....AVI ", re.DOTALL)
 _LAST_CHARACTER = 0x10FFFF
 
 
@@ -254,8 +255,8 @@ def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100
     """Return a column with the final kind of its field and the mean bytes of its values, from reading some that vary.
 
     Args:
-        column: a dataclass with a `field`, by the column's type, and the `mean`; `bytes` becomes `image` if half of
-            the values that are read begin like one, or more.
+        column: a dataclass with a `field`, by the column's type, and the `mean`; `bytes` becomes `image` or `video` if
+            half of the values that are read begin like one, or more.
         count: the number of rows.
         read: returns the value of a row, or raises BadSample.
         most: the most rows to read for the mean.
@@ -270,7 +271,7 @@ def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100
         heads += [bytes(data[:_HEAD])] if field.kind == "bytes" and len(data) else []
     if field.kind == "bytes":
         first = islice(_good(range(count), read), _SNIFFED)  # where those are missing, empty or bad
-        field = replace(field, kind=image_or_bytes(heads or first).kind)
+        field = replace(field, kind=field_of_files(heads or first).kind)
     return replace(column, field=field, mean=sum(lengths) // max(1, len(lengths)))
 
 
@@ -298,13 +299,17 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
                 yield value
 
 
-def image_or_bytes(values: Iterable[bytes]) -> Field:
-    """Return the field `image` if half of the values that are not empty, or more, begin like one, else `bytes`.
+def field_of_files(values: Iterable[bytes]) -> Field:
+    """Return the field `image` or `video` if half of the values that are not empty, or more, begin so, else `bytes`.
 
     Images in other formats don't count: among images that fit they are bad samples, alone they are bytes.
     """
-    begun = [sniff_image(value) is not None for value in values if len(value) and not _OTHER_IMAGE.match(value)]
-    return Field("image" if 0 < len(begun) <= 2 * sum(begun) else "bytes")
+    heads = [value for value in values if len(value) and not _OTHER_IMAGE.match(value)]
+    if not heads:
+        return Field("bytes")
+    if 2 * sum(sniff_image(head) is not None for head in heads) >= len(heads):
+        return Field("image")
+    return Field("video" if 2 * sum(map(bool, map(_VIDEO.match, heads))) >= len(heads) else "bytes")
 
 
 def evenly_spaced(count: int, most: int = 100) -> list[int]:

@@ -4,6 +4,7 @@
 extension                  field                                        kind of the value
 =========================  ===========================================  ====================================
 `jpg jpeg png webp bmp`    `image`; the format may differ by sample     `image`, bytes untouched
+`mp4 m4v mkv webm mov`     `video`; the format may differ by sample     `video`, bytes untouched
 `cls`                      `label`                                      int64 scalar, from decimal digits; `text`
                                                                         if they hold names
 `txt text`                 named after the extension                    `text`
@@ -36,8 +37,9 @@ from ._fields import decode_utf8, shape_of_all
 from ._files import parse_json
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")
+_VIDEOS = ("mp4", "m4v", "mkv", "webm", "mov")
 _PICKLES = ("pth", "pt", "pkl", "pickle", "pyd")
-_TYPES = (*_IMAGES, "cls", "txt", "text", "json", "npy", "bin")
+_TYPES = (*_IMAGES, *_VIDEOS, "cls", "txt", "text", "json", "npy", "bin")
 _LARGEST_INT64 = 2**63 - 1
 
 
@@ -66,7 +68,7 @@ class MemberField:
                 return decode_utf8(data)
             case "json":
                 return _json(data, nan=False)
-            case "bytes":
+            case "bytes" | "video":
                 return data
         type_ = self.extensions[0].rpartition(".")[2]
         if type_ == "npy":
@@ -106,7 +108,7 @@ def field_names(extensions: Iterable[str]) -> dict[str, str]:
 
 
 def alternatives(extension: str, samples: Iterable[Collection[str]], taken: Collection[str]) -> tuple[str, ...]:
-    """Return the extensions that may hold a field: for an image, all formats, unless a sample has files in two of them.
+    """Return the extensions that may hold a field: of images and videos all formats, unless a sample has two of them.
 
     Args:
         extension: the field's own extension.
@@ -114,9 +116,8 @@ def alternatives(extension: str, samples: Iterable[Collection[str]], taken: Coll
         taken: the extensions of all chosen fields.
     """
     stem, _, last = extension.rpartition(".")
-    if last not in _IMAGES:
-        return (extension,)
-    formats = [f"{stem}.{suffix}" if stem else suffix for suffix in _IMAGES]
+    suffixes = next((kind for kind in (_IMAGES, _VIDEOS) if last in kind), ())
+    formats = [f"{stem}.{suffix}" if stem else suffix for suffix in suffixes]
     if any(sum(other in sample for other in formats) > 1 for sample in samples):
         return (extension,)
     return (extension, *(other for other in formats if other not in taken and other != extension))
@@ -134,6 +135,8 @@ def field_of(extension: str, values: Sequence[bytes]) -> Field:
     stem, _, last = extension.rpartition(".")
     if last in _IMAGES:
         return Field("image")
+    if last in _VIDEOS:
+        return Field("video")
     if last in _PICKLES:
         raise SourceError("a pickle, which is never loaded")
     if last == "cls":
@@ -149,7 +152,9 @@ def _name(extension: str) -> str:
     stem, _, last = extension.rpartition(".")
     if stem and last in _TYPES:
         return field_name(stem)
-    return "image" if last in _IMAGES else {"cls": "label", "bin": "bytes"}.get(extension) or field_name(extension)
+    if last in (*_IMAGES, *_VIDEOS):
+        return "image" if last in _IMAGES else "video"
+    return {"cls": "label", "bin": "bytes"}.get(extension) or field_name(extension)
 
 
 def _is_name(data: bytes) -> bool:

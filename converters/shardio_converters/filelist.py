@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from shardio.source import (
 )
 from shardio.system import did_you_mean
 
-from ._fields import choose_fields, evenly_spaced, image_or_bytes, rename_remarks
+from ._fields import choose_fields, evenly_spaced, field_of_files, rename_remarks
 from ._files import file_size, read_file, read_image, read_images, read_listed
 from ._source_base import DataclassSource
 from ._string_array import StringArray
@@ -57,12 +57,12 @@ def filelist(
 ) -> Source:
     """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
 
-    Tables have a header. A column of integers becomes an int64 scalar, one of other numbers a float64 scalar, any
-    other text. Only numbers in their usual form count as numbers: `007` and `+49` are text. JSON lines are objects with
-    the same keys; where all rows hold booleans, numbers or strings, these become scalars or text, anything else becomes
-    json. Files that begin like an image become the field `image`; others, such as audio, the field that their column is
-    called if `path` names it, else `bytes`. The field `key` is the path as listed, unless a sample has several files.
-    Paths may be absolute and may leave the root: shardio trusts the list that you name.
+    Tables have a header. A column of integers becomes an int64 scalar, one of other numbers a float64 scalar, any other
+    text. Only numbers in their usual form count as numbers: `007` and `+49` are text. JSON lines are objects with the
+    same keys; where all rows hold booleans, numbers or strings, these become scalars or text, anything else becomes
+    json. Files that begin like an image or a video become the field `image` or `video`; others, the field that their
+    column is called if `path` names it, else `bytes`. The field `key` is the path as listed, unless a sample has
+    several files. Paths may be absolute and may leave the root: shardio trusts the list that you name.
 
     Args:
         src: the list, a .csv, .tsv, .jsonl or .ndjson file; with `delimiter`, a table of any name.
@@ -108,14 +108,14 @@ def filelist(
     rest = [name for name in names if name not in chosen.values()]
     others = choose_fields(fields, rest, table) if rest or fields is not None else {}
     lacked = listed_names(optional)
-    if alone and ("image" in lacked or only in lacked):
+    if alone and not {"image", "video", only}.isdisjoint(lacked):
         lacked.append("file")
     lacking = [name for field, name in (chosen | others).items() if field in lacked]
     texts, columns = table.read(chosen.values(), others.values(), lacking, all_columns=fields is None)
     paths = {name: texts[own] for name, own in chosen.items()}
     files = {name: _field(folder, listed) for name, listed in paths.items()}
     if alone:
-        name = "image" if files["file"].kind == "image" else only
+        name = only if files["file"].kind == "bytes" else files["file"].kind
         files, paths = {name: files["file"]}, {name: paths["file"]}
     if boxes is not None and classes == "auto":
         raise ConfigError("with {boxes}, {classes} must be the names of labels, got {!r}", classes)
@@ -226,13 +226,12 @@ def file_sizes(root: Path, paths: StringArray) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *scan_files(range(0, len(paths), _AT_ONCE), sizes)])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FileList(ListedFiles):
     """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
-        file_fields: the fields of kind `image` or `bytes` that hold files.
+        file_fields: the fields of kind `image`, `video` or `bytes` that hold files.
     """
 
     file_fields: Mapping[str, Field]
@@ -340,4 +339,4 @@ def _field(root: Path, paths: StringArray) -> Field:
             heads += [head] if (head := read_file(os.fspath(root / paths[row]), 64)) else []
         if len(heads) == _SNIFFED:
             break
-    return image_or_bytes(heads)
+    return field_of_files(heads)

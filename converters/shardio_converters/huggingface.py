@@ -46,11 +46,11 @@ def huggingface(
     """A Hugging Face Dataset, or the directory that Dataset.save_to_disk or DatasetDict.save_to_disk has written.
 
     Rows and columns are those of the Dataset after its select, shuffle and filter; its formats and transforms are not
-    applied. Images are copied from its table without decoding; where the table holds only a path, the file is read.
-    Numbers become scalars, text stays text, and bytes become bytes, or images if they begin like one. Array2D to
-    Array5D and lists of numbers become arrays, of a fixed shape where their size is fixed, or images; other
-    lists and structs become JSON. Decimals, dates and times become text; dates and times are in ISO 8601, in UTC where
-    there is a time zone. A null makes a bad sample, except within JSON. Nothing is downloaded.
+    applied. Images and videos are copied from its table without decoding; where the table holds only a path, the file
+    is read. Numbers become scalars, text stays text, and bytes become bytes, or images or videos if they begin like
+    one. Array2D to Array5D and lists of numbers become arrays, of a fixed shape where their size is fixed, or images;
+    other lists and structs become JSON. Decimals, dates and times become text; dates and times are in ISO 8601, in UTC
+    where there is a time zone. A null makes a bad sample, except within JSON. Nothing is downloaded.
 
     Args:
         src: the directory; in Python also a Dataset or a DatasetDict itself.

@@ -1,28 +1,16 @@
 """Folders of image files, one folder per class: the layout that torchvision's ImageFolder reads."""
 
 import os
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
+from shardio.foreign.files import Sort
 
-from shardio.errors import ConfigError, Message, SourceError
-from shardio.foreign.files import PARTS, Sort, order_hints, order_key
-from shardio.foreign.names import printable
-from shardio.source import Field, listed_names, local_path
-from shardio.system import did_you_mean
-from shardio.system.units import counted
-
-from ._class_folders import find_class_folders, hidden_remarks
-from ._string_array import StringArray
-from ._text_tables import Column
+from ._class_folders import listed_folder
 from .filelist import ImageFiles
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
-_SHOWN = 5  # the most kinds of files, or folders, that a message names
 
 
 def imagefolder(
@@ -68,53 +56,13 @@ def imagefolder(
             without `allow_empty`.
         ConfigError: `extensions` names no suffix.
     """
-    named = {suffix.lower().lstrip(".") for suffix in listed_names(EXTENSIONS if extensions is None else extensions)}
-    suffixes, key = tuple(f".{suffix}" for suffix in sorted(named - {""})), order_key(sort)
-    if not suffixes:
-        raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
-    root = local_path(src).absolute()
-    folder = find_class_folders(root, suffixes, key, "image files", hidden=bool(hidden))
-    classes, beside, left_out = folder.classes, folder.beside, folder.left_out
-    if not classes and not beside:
-        none = f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
-        raise SourceError(f"{none}{did_you_mean.to_convert([root])}{did_you_mean.for_videos(left_out)}")
-    paths, sizes, counts, empty, holding = StringArray(), array("q"), list[int](), list[str](), list[str]()
-    for name, found in zip(classes or ("",), folder.files if classes else [beside], strict=True):
-        if classes and nested is False:
-            found = [one for one in found if one[0].count("/") == 1]
-        if classes and nested is None and all(path.count("/") > 1 for path, _ in found):
-            holding += [printable(name)] if len({path.rpartition("/")[0] for path, _ in found}) > 1 else []
-        empty += [] if found else [printable(root / name)]
-        for path, size in found:
-            paths.append(path)
-            sizes.append(size)
-        counts.append(len(found))
-    if empty and not (allow_empty and len(paths)):
-        told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
-        videos = did_you_mean.for_videos(left_out)
-        keep = (
-            "" if videos else Message(": remove them, or keep them as classes without samples with {allow_empty:True}")
-        )
-        none = "class folders need images, there are none in {}; suffixes: {}{}"
-        raise SourceError(none, told, ", ".join(suffixes), videos or keep)
-    remarks = _remarks(suffixes, left_out, len(beside) if classes else 0)
-    remarks += hidden_remarks(folder.hidden) if hidden is None else ()
-    hints = order_hints(paths, "images")
-    if not classes:
-        unlabelled = "without class folders no sample gets a label; for labels, name the folder of the class folders"
-        hints = (unlabelled, *hints)
-    else:
-        hints = (*order_hints(classes, "classes"), *hints)[:1]
-        if all(name.lower() in PARTS for name in classes):
-            parts = ", ".join(classes)
-            remarks += (f"the classes are {parts}; if these are parts of a data set, convert them one by one",)
-        elif holding:
-            told = "class folders hold folders instead of images: {}; {nested:True} takes all in them as one class"
-            remarks += (Message(told, ", ".join(holding[:_SHOWN]) + (", ..." if len(holding) > _SHOWN else "")),)
-    labels = Column(Field("scalar", dtype="int64"), np.repeat(np.arange(len(counts)), counts))
-    columns = {"label": labels} if classes else {}
-    names, file_sizes = tuple(map(printable, classes)), np.frombuffer(sizes, np.int64)
-    return ImageFolder(root, {"image": paths}, columns, names, file_sizes, remarks, hints)
+    found = listed_folder(
+        src, EXTENSIONS if extensions is None else extensions, "image",
+        allow_empty=allow_empty, hidden=hidden, nested=nested, sort=sort,
+    )  # fmt: skip
+    return ImageFolder(
+        found.root, {"image": found.paths}, found.columns, found.classes, found.sizes, found.remarks, found.hints
+    )
 
 
 @final
@@ -125,18 +73,3 @@ class ImageFolder(ImageFiles):
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     source = "imagefolder"
-
-
-def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:
-    """Remarks on files with other suffixes, and on images outside of class folders."""
-    found = []
-    if left_out:
-        kinds = [f"{kind} {count}" for kind, count in Counter(left_out).most_common(_SHOWN)]
-        more = ["..."] if len(left_out) > _SHOWN else []
-        description = f"{counted(sum(left_out.values()), 'file')} of other kinds than {', '.join(suffixes)}"
-        arrays = any(did_you_mean.are_arrays(kind) for kind in left_out)
-        advice = "; `shardio convert arrayfolder` takes files of arrays" if arrays else ""
-        found.append(f"left out {description}: {', '.join(kinds + more)}{advice}")
-    if beside:
-        found.append(f"left out {counted(beside, 'image')} beside the class folders, of no class")
-    return tuple(found)

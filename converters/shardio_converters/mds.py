@@ -23,7 +23,7 @@ from shardio.foreign.locations import Spans, ValueLocations, scan_files
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_image, check_index, encode_png, label_as_int64, local_path
 
-from ._fields import array_field, choose_fields, decode_utf8, image_or_bytes, rename_remarks, shape_of_all
+from ._fields import array_field, choose_fields, decode_utf8, field_of_files, rename_remarks, shape_of_all
 from ._files import parse_json, plain_name, read_json
 from ._source_base import LocatedSource
 
@@ -228,7 +228,7 @@ def _field(column: _Column, values: Sequence[bytes], place: str) -> Field:
     if encoding in _NUMBERS:
         return Field("scalar", dtype=_NUMBERS[encoding])
     if encoding == "bytes":
-        return image_or_bytes(values)
+        return field_of_files(values)
     if encoding in _FIELDS:
         return _FIELDS[encoding]
     reason = "pickles are never loaded" if encoding == "pkl" else "no field holds it"

@@ -77,22 +77,22 @@ def parquet(
 
     Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it). Several
     files are read in the order of their names, and must have the same columns. Numbers become scalars, text stays text,
-    and bytes become bytes, or images if they begin like one. Lists of numbers become arrays, of a fixed shape where the
-    lists have a fixed size, or images; other lists, structs and maps become JSON. Decimals, dates and times become
-    text; dates and times are in ISO 8601, in UTC where there is a time zone. A null makes a bad sample, except within
-    JSON. Notes of Hugging Face in the files are followed: images, shapes of arrays, and class names.
+    and bytes become bytes, or images or videos if they begin like one. Lists of numbers become arrays, of a fixed shape
+    where the lists have a fixed size, or images; other lists, structs and maps become JSON. Decimals, dates and times
+    become text; dates and times are in ISO 8601, in UTC where there is a time zone. A null makes a bad sample, except
+    within JSON. Notes of Hugging Face in the files are followed: images, shapes of arrays, and class names.
 
-    Files that a column names by path, such as images and sounds, are read only if `path` names the column: shardio then
-    trusts the table, whose paths may be absolute and lead anywhere. An image or a sound of Hugging Face that is only a
-    path makes a bad sample otherwise.
+    Files that a column names by path, such as images and videos, are read only if `path` names the column: shardio then
+    trusts the table, whose paths may be absolute and lead anywhere. An image, a video or a sound of Hugging Face that
+    is only a path makes a bad sample otherwise.
 
     Args:
         src: the file, the directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of
             these. Files in a directory with names such as train-00000-of-00002.parquet must all be of one set.
         fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all, but those
             that `path` names.
-        path: the columns of text that are paths of files, with names for the fields of what the files hold: images, or
-            bytes, as in "image=photo,sound".
+        path: the columns of text that are paths of files, with names for the fields of what the files hold: images,
+            videos or bytes, as in "image=photo,sound".
         root: the folder that relative paths start from. Without it: the folder of each Parquet file.
         fixed: the fields of lists of numbers that all have the length of the first: arrays of one shape. A list of
             another length is then a bad sample.

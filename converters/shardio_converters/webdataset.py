@@ -42,10 +42,10 @@ def webdataset(
     """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
 
     Adjacent files with the same name up to the first dot form a sample. `jpg`, `jpeg`, `png`, `webp` and `bmp` become
-    the field `image`, in any mix from sample to sample; `cls` becomes `label`; `caption.txt` becomes the text
-    `caption`, and so on. `npy` becomes an array, of fixed shape if the first and the last sample agree; any other
-    extension becomes bytes. Pickles (`pth`, `pyd`, ...) are an error unless `fields` leaves them out. A sample without
-    one of the fields is a bad sample, unless the field is optional.
+    the field `image`, in any mix from sample to sample; `mp4`, `m4v`, `mkv`, `webm` and `mov` become `video`; `cls`
+    becomes `label`; `caption.txt` becomes the text `caption`, and so on. `npy` becomes an array, of fixed shape if the
+    first and the last sample agree; any other extension becomes bytes. Pickles (`pth`, `pyd`, ...) are an error unless
+    `fields` leaves them out. A sample without one of the fields is a bad sample, unless the field is optional.
 
     Each process that reads a compressed tar (`.tar.gz`, `.tgz`, `.tar.bz2`, `.tar.xz`, and `.tar.zst` with pyarrow)
     unpacks it to an unnamed temporary file in TMPDIR, and keeps up to eight of these. In any other order than that of
@@ -317,7 +317,7 @@ def _odd_keys(layouts: Mapping[tuple[str, ...], _Layout], apart: str) -> tuple[s
 def _is_plain(name: str, part: MemberField) -> bool:
     """Return whether the convention gives a field this name, rather than the rules for names of fields."""
     extension = part.extensions[0]
-    return name in ("image", "label", "bytes", extension, extension.rpartition(".")[0])
+    return name in ("image", "video", "label", "bytes", extension, extension.rpartition(".")[0])
 
 
 def _parts(

@@ -43,6 +43,8 @@ _WORDS: dict[Asked, dict[str, str]] = {
         "pytorch pt": "torch",
         "mdb": "lmdb",
         "tif tiff nii nifti dcm dicom fits fit mat matlab": "arrayfolder",
+        "video videos mp4 mkv webm mov": "videofolder",
+        "audio sound sounds wav flac mp3 ogg": "audiofolder",
     },
     "argument of convert": {"to": "container", "compress": "compression", "fields": "converter_options"},
     "argument of Loader": {
@@ -139,8 +141,18 @@ _ARRAYS = _Files(
     (".tif", ".tiff", ".nii", ".nii.gz", ".hdr", ".dcm", ".fits", ".fits.gz", ".fit", ".mat"),
     "shardio convert arrayfolder {} OUT",
 )
+_VIDEOS = _Files(
+    "videos",
+    (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"),
+    "shardio convert videofolder {} OUT",
+)
+_SOUNDS = _Files(
+    "sounds", (".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav"), "shardio convert audiofolder {} OUT --rate 16000"
+)
+_FOLDERS = (_IMAGES, _VIDEOS, _SOUNDS)
+"""The kinds whose command takes a folder, of folders for each class."""
 _KINDS = (
-    _IMAGES,
+    *_FOLDERS,
     _TARS,
     _Files(
         "compressed tar files",
@@ -155,7 +167,6 @@ _KINDS = (
     _Files("NetCDF files", (".nc", ".nc4", ".cdf"), "shardio convert hdf5 {} OUT"),
     _ARRAYS,
 )
-_VIDEOS = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"))
 _MAGIC = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")  # what `shardio index` takes as a pattern
 _MOST_ENTRIES, _MOST_NAMED = 200, 5
 
@@ -175,8 +186,8 @@ def for_folder(folder: Path, manifest_name: str) -> str:
         return f"it holds {kind.many}: {kind.makes(folder, 'a dataset of them')}"
     folders, inner = _inner_kinds(folder, names)
     for first, kind in inner.items():
-        if kind is _IMAGES:  # a folder for each class
-            return f"it holds images: {kind.makes(folder, 'a dataset of them')}"
+        if kind in _FOLDERS:  # a folder for each class
+            return f"it holds {kind.many}: {kind.makes(folder, 'a dataset of them')}"
         made = kind.makes(folder / first, f"a dataset of those in {first}")
         return f"it holds {kind.many} in {_listed([name for name in inner if inner[name] is kind])}: {made}"
     if parts := [name for name in folders if has_class_folders(folder / name)]:
@@ -217,7 +228,7 @@ def for_file(path: Path, manifest_name: str) -> str | None:
     kind = _kind_of([path.name])
     if kind is None:
         return "this file is of another kind"
-    if kind is _IMAGES:
+    if kind in _FOLDERS:
         return kind.makes(path.parent, "a dataset of its folder")
     return kind.makes(path, "a dataset of it")
 
@@ -227,7 +238,7 @@ def for_pattern(path: Path) -> str:
     if not _MAGIC.search(str(path)):
         return ""
     kind = _kind_of([path.name]) or _TARS
-    if kind is _IMAGES:
+    if kind in _FOLDERS:
         path = next(folder for folder in path.parents if not _MAGIC.search(str(folder)))
     return f"patterns name no dataset; {kind.makes(path, f'one of {kind.many}')}"
 
@@ -247,15 +258,24 @@ def to_convert(paths: Iterable[Path]) -> str:
     """Return the end of a message on files that can only be converted, by their names; "" if none can."""
     for path in paths:
         kind = _kind_of(_entries(path) if path.is_dir() else [path.name])
-        if kind and kind.command != _INDEX and (kind is not _IMAGES or path.is_dir()):  # it takes folders
+        if kind and kind.command != _INDEX and (kind not in _FOLDERS or path.is_dir()):
             return f"; `{kind.command.format(_quoted(path))}` takes {kind.many}"
     return ""
 
 
-def for_videos(suffixes: Iterable[str]) -> str:
-    """Return the end of a message on files of these suffixes if some are videos, which nothing takes; "" if none is."""
-    found = [suffix for suffix in suffixes if suffix in _VIDEOS]
-    return f": no converter takes videos ({', '.join(found)}); save frames as images, as ffmpeg does" if found else ""
+def for_media(suffixes: Iterable[str], taken: str) -> str:
+    """Return the end of a message on files of these suffixes if some are videos or sounds; "" if none is.
+
+    Args:
+        suffixes: the suffixes of files that are not taken.
+        taken: what is: `image`, `video` or `sound`.
+    """
+    suffixes = list(suffixes)
+    for kind in (_VIDEOS, _SOUNDS):
+        found = [suffix for suffix in suffixes if suffix in kind.suffixes]
+        if found and kind.many != f"{taken}s":
+            return f": `{kind.command.format('...')}` takes {kind.many} ({', '.join(found)})"
+    return ""
 
 
 def are_arrays(name: str) -> bool:

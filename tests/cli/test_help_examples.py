@@ -23,6 +23,7 @@ import zarr
 from _builders import encode, idx_pair, jpeg, pixels, png, write_files
 from _cli import here
 from _foreign import Datum, example, framed, write_tar, write_tokenizer
+from _media import video
 
 import shardio
 from shardio.conversion import source as sources
@@ -251,6 +252,11 @@ def torch(root: Path) -> None:
     )
 
 
+def videofolder(root: Path) -> None:
+    """Videos of two classes."""
+    write_files(root, {f"actions/{'ab'[number % 2]}/{number}.mp4": video(2, seed=number) for number in range(20)})
+
+
 def webdataset(root: Path) -> None:
     """Four tars of photos with captions; a folder of one."""
     for name in ("cc3m", "shards"):
@@ -281,8 +287,8 @@ def zarrs(root: Path) -> None:
 DATA: dict[str, Callable[[Path], None]] = {
     "arrayfolder": arrayfolder, "cifar": cifar, "coco": coco, "filelist": filelist, "hdf5": hdf5,
     "huggingface": huggingface, "idx": idx, "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds,
-    "numpy": numpy, "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset,
-    "yolo": yolo, "zarr": zarrs,
+    "numpy": numpy, "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch,
+    "videofolder": videofolder, "webdataset": webdataset, "yolo": yolo, "zarr": zarrs,
 }  # fmt: skip
 
 

@@ -127,7 +127,7 @@ class TestLayouts:
     def test_videos_are_no_classes(self, tmp_path: Path, names: list[str]) -> None:
         """A folder of videos is told what to do with these, not to be classes without samples."""
         write_files(tmp_path, dict.fromkeys(names, b""))
-        told = r": no converter takes videos \(.mp4.*\); save frames as images"
+        told = r"`shardio convert videofolder .* OUT` takes videos"
         with pytest.raises(SourceError, match=told) as refused:
             imagefolder(tmp_path)
         assert "allow_empty" not in str(refused.value)
