@@ -42,6 +42,8 @@ def videofolder(
 
     Example:
         shardio convert videofolder actions data/actions
+        shardio convert videofolder actions data/small --resize-shorter 256 --keyframes 12
+        shardio convert videofolder actions data/slow --fps 10 --codec hevc --crf 26 --keep-audio
         shardio convert videofolder actions data/few --extensions mp4 --allow-empty --no-hidden --nested
 
     Raises:

@@ -34,6 +34,7 @@ _GROUPS = {
         "resize_shorter max_pixels quality recompress orient jpeg_restarts strip store_pixels keep_alpha resize mask "
         "max_image_pixels"
     ),
+    "Videos": "keyframes fps codec crf keep_audio",
     "Arrays": "dtype as_image squeeze allow_rounding ragged stack",
     "Bad samples": "optional on_error max_bad report strict",
     "Parallelism": "workers dask",

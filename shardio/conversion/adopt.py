@@ -32,7 +32,7 @@ from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from ..system.types import Buffer
-from . import image_counts
+from . import image_counts, video_notes
 from .masks import masked
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
@@ -316,6 +316,7 @@ def _index_of_places(
             try:
                 described = _describe(source, adoption, number, data.fileno(), index[row : row + 1], second)
                 image_counts.count(described, source.fields, counts)
+                video_notes.count(described, source.fields, counts)
                 row += 1
             except BadSample as error:
                 if not skip:

@@ -33,10 +33,11 @@ from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .growing import Growing
-from .image_counts import box_notes, deep_notes, pair_remarks, rotated_notes, total, video_notes
+from .image_counts import box_notes, deep_notes, pair_remarks, rotated_notes, total
 from .notes import check_strict, hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress
+from .reencode_video import VideoCodec, VideoOptions
 from .restart_hint import restart_hint
 from .runners import Progress, silent
 from .shard_tasks import Estimate, ShardTask, TaskContext, plan
@@ -45,6 +46,7 @@ from .source import Converter, Source
 from .stacks import Stacks, listed_stacks, stacked, with_variables
 from .subset import SampleChoice, choose
 from .transformed_source import TransformedSource, image_options
+from .video_notes import video_notes
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -122,6 +124,11 @@ def convert(
     orient: bool = False,
     jpeg_restarts: bool = False,
     strip: bool = False,
+    keyframes: int | None = None,
+    fps: float | None = None,
+    codec: VideoCodec | None = None,
+    crf: int | None = None,
+    keep_audio: bool = False,
     store_pixels: bool = False,
     keep_alpha: bool = False,
     resize: tuple[int, int] | None = None,
@@ -181,7 +188,7 @@ def convert(
         shuffle: store the samples in a random order with this seed.
         split: write several datasets of random shares, each in its own directory: train=0.9,val=0.1. The seed is that
             of `shuffle`, or 0.
-        resize_shorter: shrink images whose shorter side has more pixels than this.
+        resize_shorter: shrink images and videos whose shorter side has more pixels than this.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         on_error: what to do at a bad sample. raise: stop. skip: leave it out, and name it.
@@ -202,7 +209,7 @@ def convert(
         limit: take at most this many samples: the first ones, in their order.
 
     Args: Images
-        max_pixels: shrink images that have more pixels than this.
+        max_pixels: shrink images that have more pixels than this, and videos whose frames have.
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
         recompress: the images to re-encode. never: only those that shrink. foreign: also those of formats that aren't
             stored, GIF, TIFF, PPM and AVIF: the first frame, as a JPEG if the format is lossy, else as a PNG.
@@ -222,6 +229,17 @@ def convert(
             JPEG, or a PNG of RGB colours, is a bad sample.
         max_image_pixels: re-encoding holds at most this many pixels of an image at once; an image that claims more is a
             bad sample.
+
+    Args: Videos
+        keyframes: encode videos anew, with a key frame every so many frames, from which clips are decoded. The default
+            is 12 for videos that other options encode anew: with this option, `fps`, `codec` or `crf` all are, with
+            `resize_shorter` and `max_pixels` those that shrink. The result is 8 bits, 4:2:0, upright, of even sides.
+        fps: frames per second. Frame k is the one shown k / fps seconds after the first: others are dropped, those
+            shown for longer doubled, and a note counts both. By default all frames keep their times.
+        codec: the codec of these videos: h264, hevc, vp9 or av1. The default is h264.
+        crf: the quality of these videos, the encoder's constant rate factor, larger for smaller files. The default is
+            23 for h264, 28 for hevc, 31 for vp9, 35 for av1.
+        keep_audio: keep the sound of these videos as it is. Otherwise it is left out.
 
     Args: Arrays
         dtype: cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8. Floats are
@@ -300,6 +318,16 @@ def convert(
         resize=resize,
         max_image_pixels=max_image_pixels,
     )
+    videos = VideoOptions(
+        resize_shorter=resize_shorter,
+        max_pixels=max_pixels,
+        keyframes=keyframes,
+        fps=fps,
+        codec=codec,
+        crf=crf,
+        keep_audio=keep_audio,
+        max_image_pixels=max_image_pixels,
+    )
     choice = SampleChoice(numbers, where, shuffle, limit, split)
     stacks = listed_stacks(stack)
     own_options = _converter_options(converter, converter_options, stacks, decode_cf=decode_cf)
@@ -325,7 +353,7 @@ def convert(
     if grows is not None:
         container, container_options = grows.container_options(container, container_options)
         shard_bytes = grows.shard_bytes(None if shard_size is None else shard_bytes, shard_bytes)
-        images = grows.images(images)
+        images, videos = grows.images(images), grows.videos(videos)
 
     # The source, and the changes to its fields.
     optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_ragged(ragged)
@@ -337,11 +365,11 @@ def convert(
     found_notes = (*remarks, *sparse, *hints(samples, image_fields, squeezed_fields))
     follows = samples.plain_values
     wanted_container = container or kept_container(samples)
-    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not images.idle)
-    if any(changes):
+    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields)
+    if any(changes) or not (images.idle and videos.idle):
         samples = TransformedSource(
             samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
-            ragged_fields, allow_rounding=allow_rounding,
+            ragged_fields, videos=videos, allow_rounding=allow_rounding,
         )  # fmt: skip
     if grows is not None:
         grows.check(samples)
@@ -375,8 +403,8 @@ def convert(
     advice, pixels = Message("{orient:True} stores them upright, "), raw is not None
     turned = rotated_notes(counts, samples.metadata.get("source", ""), advice, pixels=pixels)
     of_images = [*pair_remarks(counts), *box_notes(counts), *turned]
-    of_videos = video_notes(counts)
-    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images, *of_videos]
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images]
+    last_notes += video_notes(counts, videos)
     announce(last_notes, of_images, tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -23,8 +23,11 @@ from ..system.replacement import temporary_folder
 from ..views.classes import difference as class_difference
 from .dataset_source import plain
 from .reencode import ReencodeOptions
+from .reencode_video import VideoOptions
 from .runners import Progress
 from .source import Source
+
+_Options = TypeVar("_Options", ReencodeOptions, VideoOptions)
 
 _SHARDS_AT_ONCE = 64  # whose indexes are fetched together
 _SAMPLES_AT_ONCE = 1 << 20
@@ -71,12 +74,22 @@ class Growing:
 
     def images(self, given: ReencodeOptions) -> ReencodeOptions:
         """Return how images are re-encoded; ConfigError unless options that are given are the dataset's."""
+        return self._reencoding("images", given)
+
+    def videos(self, given: VideoOptions) -> VideoOptions:
+        """Return how videos are encoded anew, if the dataset has some; raises as `images`."""
+        has_videos = any(field.kind == "video" for field in self.manifest.fields.values())
+        return self._reencoding("encoding", given) if has_videos else given
+
+    def _reencoding(self, key: str, given: _Options) -> _Options:
         if not self._is_recorded:
             return given
-        usual = ReencodeOptions()
-        recorded = self.manifest.conversion.get("images")
-        kept = replace(usual, **recorded) if isinstance(recorded, Mapping) else usual
-        for name in (one.name for one in fields(usual) if one.name != "max_image_pixels"):
+        usual: _Options = type(given)()
+        recorded = self.manifest.conversion.get(key)
+        names = [one.name for one in fields(usual) if one.name != "max_image_pixels"]
+        known = {name: recorded[name] for name in names if name in recorded} if isinstance(recorded, Mapping) else {}
+        kept = replace(usual, **known)
+        for name in names:
             value = getattr(given, name)
             self._keep(name, None if value == getattr(usual, name) else value, getattr(kept, name) or None)
         return replace(kept, max_image_pixels=given.max_image_pixels)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ..errors import BadSample, Message, Option
-from ..format.fields import Field, facts_column, present_column
+from ..format.fields import Field, present_column
 from ..format.images import is_deep, orientation
-from ..format.packets import VideoFacts
 from ..output.shard_writer import Encoded
 from ..system.units import counted
 
@@ -20,7 +19,6 @@ SIZE, AXES, TAG = "pairs: size", "pairs: turn", "pairs: tag"
 OUTSIDE, ACROSS, EMPTY = "boxes: outside", "boxes: across an edge", "boxes: empty"
 """Boxes that don't lie on their image, reach beyond it, or have no area."""
 AWAY = "points: beyond an edge"
-REWRITTEN, TURNED_VIDEOS = "rewritten videos", "turned videos"
 TURNED, OTHERS = "annotations turned", "other keys"
 """Points that don't lie on their image; images whose annotations are turned from upright to stored pixels, or whose
 instances state more than those of the samples that told what instances have."""
@@ -72,29 +70,9 @@ def _count_places(sample: Encoded, fields: Mapping[str, Field], counts: Counter[
                 counts[kind] += number
 
 
-def _count_videos(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
-    if sample.rewritten:
-        counts[REWRITTEN] += sample.rewritten
-    for name in (name for name, field in fields.items() if field.kind == "video"):
-        counts[TURNED_VIDEOS] += VideoFacts.of(sample.stored[facts_column(name)]).rotation > 0
-
-
-def video_notes(counts: Mapping[str, int]) -> list[str]:
-    """Return notes on videos that are in another format than before, and on those that are to be shown turned."""
-    notes: list[str] = []
-    if rewritten := counts.get(REWRITTEN):
-        told = "of MPEG-TS, AVI or FLV: rewritten to MP4 without encoding them anew, with the same pictures"
-        notes.append(f"{counted(rewritten, 'video')} {told}")
-    if turned := counts.get(TURNED_VIDEOS):
-        told = "a display matrix turns {}, which a Loader ignores: Loader(orient=True) turns them"
-        notes.append(Message(told, counted(turned, "video")))
-    return notes
-
-
 def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
     """Count a sample's images that a tag rotates, those of 16 bits, and what lies on an image and doesn't fit it."""
     _count_places(sample, fields, counts)
-    _count_videos(sample, fields, counts)
     sizes = sample.image_shapes
     tags = {name: orientation(sample.stored[name]) for name in sizes}
     if rotated := sum(tag != 1 for tag in tags.values()):

@@ -27,13 +27,14 @@ from .adopt import adopt
 from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, Listing, ObjectAdoption, check_places
 from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
-from .image_counts import pair_remarks, rotated_notes, total, video_notes
+from .image_counts import pair_remarks, rotated_notes, total
 from .masks import masked
 from .notes import find_chunk_hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions
 from .runners import Progress, silent
 from .skipped import write_report
 from .stacks import Stacks, listed_stacks, stacked, with_variables
+from .video_notes import video_notes
 
 Format: TypeAlias = Literal["webdataset", "tfrecord", "lmdb", "hdf5", "zarr"]
 

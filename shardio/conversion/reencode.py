@@ -1,7 +1,6 @@
 """Preparation of image files for storage: made from pixels, shrunk, or re-encoded for hardware decoders."""
 
 import io
-import math
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
 from ..system.optional import load
 from ..system.rules import Count, check_fields
+from .shrink import shrunk
 
 Recompress: TypeAlias = Literal["never", "foreign", "if-needed", "always"]
 
@@ -123,16 +123,7 @@ class ReencodeOptions:
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Return the new height and width, at least 1, of an image of `height` x `width` pixels."""
-        shorter, longer = sorted((height, width))
-        scale = 1.0
-        if self.resize_shorter is not None:
-            scale = min(scale, self.resize_shorter / shorter)
-        if self.max_pixels is not None:
-            scale = min(scale, math.sqrt(self.max_pixels / (height * width)))
-        shorter, longer = max(1, round(shorter * scale)), max(1, round(longer * scale))
-        if self.max_pixels is not None:  # rounding up a side may exceed it
-            longer = min(longer, self.max_pixels // shorter)
-        return (shorter, longer) if height <= width else (longer, shorter)
+        return shrunk(height, width, self.resize_shorter, self.max_pixels)
 
     def __call__(self, data: bytes, *, mask: bool = False, stayed: Counter[str] | None = None) -> bytes:
         """Return the image file, or the mask's, that `data` becomes.

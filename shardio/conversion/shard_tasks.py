@@ -25,7 +25,7 @@ from ..output.records import GROWN, Record, Skipped
 from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
-from . import image_counts
+from . import image_counts, video_notes
 from .runners import Advance, portable_errors
 from .source import Source, Tally
 
@@ -132,6 +132,7 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
     skipped: list[Skipped] = []
     entry_bytes = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
     entries = dict.fromkeys(entry_bytes, 0)
+    has_videos = any(field.kind == "video" for field in fields.values())
     tally = context.source.tally or Tally()
     tally.clear()  # of samples that were read for other purposes
     try:
@@ -141,6 +142,8 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
                 for name, size in entry_bytes.items():
                     entries[name] += len(encoded.stored[name]) // size
                 image_counts.count(encoded, fields, tally.counts)
+                if has_videos:
+                    video_notes.count(encoded, fields, tally.counts)
             elif context.skip:
                 skipped.append(Skipped(number, encoded.wording))
             else:

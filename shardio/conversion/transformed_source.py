@@ -25,15 +25,19 @@ from .image_counts import ROTATED
 from .instances import moved
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, encode_png
+from .reencode_video import VideoOptions
 from .shard_tasks import read_encoded, throughout
 from .source import Source, Tally, WrappedSource
 
 _Measure = TypeVar("_Measure")
+_NO_VIDEOS = VideoOptions()
 _LARGEST_BYTE = 255
 _CAST_AT_ONCE = 1 << 16  # numbers
 
 _PROBED_SAMPLES = 64
 """The number of samples that are read to estimate by how much all samples shrink."""
+_PROBED_VIDEOS = 4
+"""The same where videos are encoded anew, which takes seconds for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class TransformedSource(WrappedSource):
         masks: the fields of images, or of `as_image`, that are masks; the source's own stay masks.
         ragged: the fields of arrays whose shapes may differ, and whether in any axis, see `listed_ragged`. Where a
             field has no shape, the first sample decides the other axes.
+        videos: how to encode videos anew.
         allow_rounding: whether casts of integers to floats may round them; otherwise such a sample is bad.
 
     Raises ConfigError for a field that holds no numbers, no arrays, no pixels, or more than one number, for a cast to
@@ -124,9 +129,11 @@ class TransformedSource(WrappedSource):
         masks: Collection[str] = (),
         ragged: Mapping[str, bool] = MappingProxyType({}),
         *,
+        videos: VideoOptions = _NO_VIDEOS,
         allow_rounding: bool = False,
     ) -> None:
         super().__init__(source)
+        self._videos = videos if any(field.kind == "video" for field in source.fields.values()) else _NO_VIDEOS
         self._images, self._dtypes, self._as_image = images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
         self._ragged, self._allow_rounding = dict(ragged), allow_rounding
@@ -156,6 +163,9 @@ class TransformedSource(WrappedSource):
         self.fields = with_optional(changed, self._optional | lacking)
         moves = not images.keeps_size or (raw is not None and raw.size is not None)
         self._lying = [name for name, field in self.fields.items() if field.on is not None and moves]
+        if videos.every and self._videos.idle:
+            told = "{keyframes}, {fps}, {codec} and {crf} are for videos; the fields are {}"
+            raise ConfigError(told, describe_fields(source.fields))
         if raw is not None and not any(self._is_raw(name) for name in self.fields):
             raise ConfigError("{store_pixels}: there is no image; the fields are {}", describe_fields(source.fields))
 
@@ -267,6 +277,7 @@ class TransformedSource(WrappedSource):
             "keep_alpha": True if self._raw is not None and self._raw.alpha else None,
             "optional": sorted(self._optional) or None,
             "mask": sorted(self._masks) or None,
+            "encoding": None if self._videos.idle else self._videos.made_by,
             "ragged": sorted(f"{name}=all" if in_all else name for name, in_all in self._ragged.items()) or None,
         }
         made = {name: value for name, value in changes.items() if value is not None}
@@ -275,7 +286,8 @@ class TransformedSource(WrappedSource):
     def sizes(self) -> NDArray[np.int64]:
         """Return the source's sizes, scaled by how a few samples throughout it shrink or grow, int64 [n]."""
         sizes = self.source.sizes()
-        if self._images.idle and not (self._dtypes or self._as_image or self._squeeze or self._raw):
+        changed = (self._dtypes, self._as_image, self._squeeze, self._raw, not self._images.idle, not self._videos.idle)
+        if not any(changed):
             return sizes
         return sizes if self._size_ratio is None else np.maximum(1, sizes * self._size_ratio).astype(np.int64)
 
@@ -283,7 +295,8 @@ class TransformedSource(WrappedSource):
     def _size_ratio(self) -> float | None:
         sizes = self.source.sizes()
         before = after = 0
-        for number, sample in read_encoded(self, np.array(throughout(len(sizes), _PROBED_SAMPLES))):
+        count = _PROBED_SAMPLES if self._videos.idle else _PROBED_VIDEOS
+        for number, sample in read_encoded(self, np.array(throughout(len(sizes), count))):
             if isinstance(sample, Encoded):  # a bad one is reported when it is written
                 before, after = before + int(sizes[number]), after + sum(map(len, sample.stored.values()))
         return after / before if before else None
@@ -313,6 +326,8 @@ class TransformedSource(WrappedSource):
                     value = self._image(encode_png(self._given_pixels(value, field), "pixels"), field)
                 elif field.kind == "image":
                     value = self._image(bytes(value), field)
+                elif field.kind == "video" and not self._videos.idle:
+                    value = self._videos(bytes(value), self.tally.counts)
                 elif field.dtype != self.source.fields[name].dtype or name in self._squeeze:
                     array = np.asarray(value)
                     if name in self._squeeze:

@@ -254,7 +254,9 @@ def torch(root: Path) -> None:
 
 def videofolder(root: Path) -> None:
     """Videos of two classes."""
-    write_files(root, {f"actions/{'ab'[number % 2]}/{number}.mp4": video(2, seed=number) for number in range(20)})
+    write_files(
+        root, {f"actions/{'ab'[number % 2]}/{number}.mp4": video(2, size=(64, 96), seed=number) for number in range(20)}
+    )
 
 
 def webdataset(root: Path) -> None:
