@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, Option, SourceError
+from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
+from shardio.foreign import sound
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
 from shardio.source import (
@@ -30,6 +31,7 @@ from shardio.system import did_you_mean
 
 from ._fields import choose_fields, evenly_spaced, field_of_files, rename_remarks
 from ._files import file_size, read_file, read_image, read_images, read_listed
+from ._sounds import read_sound, sound_field, sound_sizes
 from ._source_base import DataclassSource
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
@@ -51,6 +53,8 @@ def filelist(
     delimiter: str | None = None,
     classes: str | Iterable[str] | None = None,
     optional: str | Collection[str] | None = None,
+    rate: int | None = None,
+    mono: bool = False,
     boxes: str | None = None,
     box_format: BoxFormat | None = None,
     annotations: AnnotatedPixels | None = None,
@@ -77,6 +81,9 @@ def filelist(
             sorted texts of the field label, or else class. Texts in that field become numbers, and it is called label.
             With `boxes`: the list names the labels of boxes.
         optional: the fields that rows may lack, by an empty cell, or in JSON lines by null or no key.
+        rate: the samples per second of sounds: wav, flac, ogg, opus, mp3 and m4a files, which then become the field
+            `audio` of int16 arrays `[n]` or `[n, channels]`; without it they stay bytes. FFmpeg resamples them.
+        mono: mix the channels of sounds to one.
         boxes: the field that states boxes on the image, as JSON: a list of objects, an object of lists, or a list of
             boxes. Boxes, labels and other numbers per box become fields.
         box_format: the numbers of a box: `xywh` (left, top, width, height), as in COCO; `xyxy` (left, top, right,
@@ -90,6 +97,7 @@ def filelist(
         shardio convert filelist train.txt data/train --delimiter ";" --path name
         shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height --mask mask
         shardio convert filelist train.csv data/few --root photos --classes auto --where "label < 2"
+        shardio convert filelist words.csv data/words --rate 16000 --mono
         shardio convert filelist boxes.jsonl data/boxes --boxes objects --box-format xywh --annotations stored
 
     Raises:
@@ -108,14 +116,16 @@ def filelist(
     rest = [name for name in names if name not in chosen.values()]
     others = choose_fields(fields, rest, table) if rest or fields is not None else {}
     lacked = listed_names(optional)
-    if alone and not {"image", "video", only}.isdisjoint(lacked):
+    if alone and not {"image", "video", "audio", only}.isdisjoint(lacked):
         lacked.append("file")
     lacking = [name for field, name in (chosen | others).items() if field in lacked]
     texts, columns = table.read(chosen.values(), others.values(), lacking, all_columns=fields is None)
     paths = {name: texts[own] for name, own in chosen.items()}
-    files = {name: _field(folder, listed) for name, listed in paths.items()}
+    if mono and rate is None:
+        raise ConfigError(Message("{mono} goes with {rate}"))
+    files = {name: _field(folder, listed, rate, mono=mono) for name, listed in paths.items()}
     if alone:
-        name = only if files["file"].kind == "bytes" else files["file"].kind
+        name = {"bytes": only, "array": "audio"}.get(files["file"].kind, files["file"].kind)
         files, paths = {name: files["file"]}, {name: paths["file"]}
     if boxes is not None and classes == "auto":
         raise ConfigError("with {boxes}, {classes} must be the names of labels, got {!r}", classes)
@@ -231,7 +241,7 @@ class FileList(ListedFiles):
     """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
-        file_fields: the fields of kind `image`, `video` or `bytes` that hold files.
+        file_fields: the fields that hold files: of kind `image`, `video` or `bytes`, or arrays of sounds.
     """
 
     file_fields: Mapping[str, Field]
@@ -251,6 +261,10 @@ class FileList(ListedFiles):
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
         found = [file_sizes(self.root, paths) for paths in self.paths.values()]
+        found = [
+            sound_sizes(self.root, self.paths[name], sizes, field) if field.kind == "array" else sizes
+            for (name, field), sizes in zip(self.file_fields.items(), found, strict=True)
+        ]
         total: NDArray[np.int64] = np.sum(found, axis=0, dtype=np.int64)
         return total
 
@@ -259,8 +273,19 @@ class FileList(ListedFiles):
         sample: dict[str, Any] = {}
         for name, field in self.file_fields.items():
             path = self.paths[name][index]
-            sample[name] = None if field.optional and not path else read_listed(self.root, path, field)
+            sample[name] = None if field.optional and not path else self._read(path, field)
         return {**sample, **self._others(index)}
+
+    def _read(self, path: str, field: Field) -> Any:
+        if field.kind == "array":
+            return read_sound(os.path.join(self.root, path), field)
+        return read_listed(self.root, path, field)
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """The build of FFmpeg that decodes sounds, where there are some."""
+        sounds = any(field.kind == "array" for field in self.file_fields.values())
+        return {"sounds": sound.made_by()} if sounds else {}
 
 
 def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tuple[str, ...]:
@@ -331,12 +356,18 @@ def _with_labels(
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
 
 
-def _field(root: Path, paths: StringArray) -> Field:
-    """Return the field that fits some files throughout or, if they are missing or empty, the first that are not."""
+def _field(root: Path, paths: StringArray, rate: int | None, *, mono: bool) -> Field:
+    """Return the field that fits some files throughout or, if they are missing or empty, the first that are not.
+
+    With a rate, sounds are arrays of samples.
+    """
     heads: list[bytes] = []
     for row in dict.fromkeys([*evenly_spaced(len(paths), _SNIFFED), *range(min(_TRIED, len(paths)))]):
         with suppress(BadSample):
             heads += [head] if (head := read_file(os.fspath(root / paths[row]), 64)) else []
         if len(heads) == _SNIFFED:
             break
-    return field_of_files(heads)
+    found = field_of_files(heads)
+    if rate is None or found.kind != "bytes" or not any(map(sound.format_of, heads)):
+        return found
+    return sound_field([os.path.join(root, paths[row]) for row in range(min(_TRIED, len(paths)))], rate, mono=mono)[0]

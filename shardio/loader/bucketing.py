@@ -137,7 +137,7 @@ def _changes(recipe: ArrayRecipe) -> tuple[tuple[str, int], ...]:
     """Return what the transforms of a ragged field make of lengths, in turn."""
     if recipe.out_size:
         return ("max", recipe.out_size[0]), ("min", recipe.out_size[0])
-    changes = [("max", each.n) for each in recipe.transforms if isinstance(each, RandomWindow)]
+    changes = [("max", each.entries) for each in recipe.transforms if isinstance(each, RandomWindow)]
     if isinstance(rule := recipe.collation, PadTo):
         if rule.length is not None:
             changes += [("max", rule.length)] * (rule.cut is not None) + [("min", rule.length)]

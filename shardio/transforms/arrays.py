@@ -8,9 +8,9 @@ channels, which stay in place.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,7 +215,7 @@ class RandomRotate90:
 
 @dataclass(frozen=True, slots=True)
 class RandomWindow:
-    """Keep `n` neighbouring entries along the first axis, at a random place.
+    """Keep `n` neighbouring entries along the first axis, or those of some seconds, at a random place.
 
     Only these entries are read if this is the first transform. Where the first axis has any length, a shorter array is
     a bad sample; with PadTo or Ragged at the end of the list it stays whole.
@@ -224,22 +224,47 @@ class RandomWindow:
         n: the number of entries, at least 1.
         offset: whether to deliver `NAME_offset` too, int64 [B, 1]: where the window begins in the stored value. A
             sample without the field, or masked, has 0.
+        seconds: instead of `n`, how long the window is, for fields whose attribute `rate` is the number of entries per
+            second, as of sounds; rounded to whole entries.
 
     Raises:
-        ConfigError: if `n` isn't an integer of at least 1. The loader raises it for arrays of one shape with fewer
-            entries.
+        ConfigError: unless either `n` is an integer of at least 1 or `seconds` a number above 0. The loader raises it
+            for arrays of one shape with fewer entries, and for `seconds` of a field without a rate.
     """
 
-    n: int
+    n: int | None = None
     offset: bool = False
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", at_least_one(self.n, "n"))
+        if (self.n is None) == (self.seconds is None):
+            raise ConfigError(f"RandomWindow takes either n or seconds, got {self.n!r} and {self.seconds!r}")
+        if self.n is not None:
+            object.__setattr__(self, "n", at_least_one(self.n, "n"))
+        elif isinstance(self.seconds, bool) or not (isinstance(self.seconds, int | float) and 0 < self.seconds < 1e9):
+            raise ConfigError(f"seconds must be a number above 0, got {self.seconds!r}")
         check_flag(self.offset, "offset")
+
+    @property
+    def entries(self) -> int:
+        """The number of entries; ConfigError if it depends on a field's rate, see `at_rate`."""
+        if self.n is None:
+            raise ConfigError(f"RandomWindow(seconds={self.seconds}) is for stored fields with the attribute 'rate'")
+        return self.n
+
+    def at_rate(self, attributes: Mapping[str, Any] | None) -> RandomWindow:
+        """Return the window in entries of a field that has these attributes; ConfigError if it needs a rate."""
+        rate = (attributes or {}).get("rate")
+        if self.seconds is None:
+            return self
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e12:
+            told = "takes fields whose attribute 'rate' is the number of entries per second"
+            raise ConfigError(f"RandomWindow(seconds={self.seconds}) {told}, got the attributes {attributes or {}}")
+        return RandomWindow(max(1, round(self.seconds * rate)), self.offset)
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         lengths = shapes[:, 0]
-        kept = np.minimum(lengths, min(self.n, np.iinfo(np.int64).max))
+        kept = np.minimum(lengths, min(self.entries, np.iinfo(np.int64).max))
         begins = np.floor(generator.uniform(1)[:, 0] * (lengths - kept + 1)).astype(np.int64)
         return (ArrayWindow(begins, begins + kept, -shapes.shape[1]),)
 
@@ -249,13 +274,13 @@ class RandomWindow:
             raise ConfigError("there is no first axis in arrays of shape ()")
         length = shape[0]
         if keeps_shorter:
-            return (None if length is None else min(length, self.n), *shape[1:])
-        if length is not None and length < self.n:
+            return (None if length is None else min(length, self.entries), *shape[1:])
+        if length is not None and length < self.entries:
             raise ConfigError(
-                f"a window of {self.n} entries is not in arrays of shape {shape}; where the first axis has any length, "
-                "PadTo or Ragged at the end of the transforms keeps shorter ones whole"
+                f"a window of {self.entries} entries is not in arrays of shape {shape}; where the first axis has any "
+                "length, PadTo or Ragged at the end of the transforms keeps shorter ones whole"
             )
-        return (self.n, *shape[1:])
+        return (self.entries, *shape[1:])
 
 
 @dataclass(frozen=True, slots=True)

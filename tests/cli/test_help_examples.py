@@ -23,7 +23,7 @@ import zarr
 from _builders import encode, idx_pair, jpeg, pixels, png, write_files
 from _cli import here
 from _foreign import Datum, example, framed, write_tar, write_tokenizer
-from _media import video
+from _media import video, wav
 
 import shardio
 from shardio.conversion import source as sources
@@ -52,6 +52,11 @@ def arrayfolder(root: Path) -> None:
             volume.to_filename(root / f"{name}-{number}.nii")
     rows = "".join(f"scan-{number}.nii,mask-{number}.nii\n" for number in range(20))
     (root / "pairs.csv").write_text(f"scan,mask\n{rows}")
+
+
+def audiofolder(root: Path) -> None:
+    """Sounds of two classes."""
+    write_files(root, {f"words/{'ab'[number % 2]}/{number}.wav": wav(0.1) for number in range(20)})
 
 
 def cifar(root: Path) -> None:
@@ -105,6 +110,9 @@ def filelist(root: Path) -> None:
     rows = "".join(f"{number}.jpg,{'abc'[number % 3]}\n" for number in range(20))
     (root / "train.csv").write_text(f"path,label\n{rows}")
     (root / "train.txt").write_text("name;note\nphotos/0.jpg;first\n")
+    write_files(root, {f"words/{number}.wav": wav(0.1) for number in range(20)})
+    rows = "".join(f"words/{number}.wav,{'abc'[number % 3]}\n" for number in range(20))
+    (root / "words.csv").write_text(f"path,label\n{rows}")
     pair = {"photo": "photos/0.jpg", "mask": "photos/1.png", "width": 3, "height": 4}
     (root / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
     row = {"path": "photos/0.jpg", "objects": OBJECTS}
@@ -287,9 +295,9 @@ def zarrs(root: Path) -> None:
 
 
 DATA: dict[str, Callable[[Path], None]] = {
-    "arrayfolder": arrayfolder, "cifar": cifar, "coco": coco, "filelist": filelist, "hdf5": hdf5,
-    "huggingface": huggingface, "idx": idx, "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds,
-    "numpy": numpy, "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch,
+    "arrayfolder": arrayfolder, "audiofolder": audiofolder, "cifar": cifar, "coco": coco, "filelist": filelist,
+    "hdf5": hdf5, "huggingface": huggingface, "idx": idx, "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs,
+    "mds": mds, "numpy": numpy, "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch,
     "videofolder": videofolder, "webdataset": webdataset, "yolo": yolo, "zarr": zarrs,
 }  # fmt: skip
 

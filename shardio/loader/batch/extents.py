@@ -79,4 +79,4 @@ def blocks_of(first: Move, recipe: ArrayRecipe) -> Blocks:
     _, *entry = recipe.seen or ()
     begins = np.zeros((len(first.begins), 1 + len(entry)), np.int64)
     begins[:, 0] = first.begins
-    return Blocks(begins, tuple(size or 0 for size in (window.n, *entry)))
+    return Blocks(begins, tuple(size or 0 for size in (window.entries, *entry)))

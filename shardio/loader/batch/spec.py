@@ -192,6 +192,7 @@ class ArraySpec:
         """
         if kind.role == "segments" and transforms:
             raise ConfigError(f"lengths of segments take no transforms, got {[*transforms]}")
+        transforms = [each.at_rate(kind.attributes) if isinstance(each, RandomWindow) else each for each in transforms]
         shape, stored, encoder = kind.shape if kind.kind == "array" else (), kind.row_dtype, None
         if kind.kind in ("text", "json"):
             transforms, encoder = tokenizing(transforms, listed=kind.kind == "json")
