@@ -13,7 +13,7 @@ from _foreign import write_tar
 from _media import encoded_sound, shown, video
 
 import shardio
-from shardio.errors import SourceError
+from shardio.errors import NotADataset, SourceError
 from shardio.source import Field, Source
 from shardio_converters.filelist import filelist
 from shardio_converters.huggingface import huggingface
@@ -137,3 +137,12 @@ def test_workers_and_resume_give_the_same_bytes(tmp_path: Path) -> None:
     assert len(two.manifest.shards) == 3
     again = shardio.convert(folder, tmp_path / "two", converter="videofolder", shard_size=1, resume=True)
     assert again.manifest.digest == one.manifest.digest
+
+
+@pytest.mark.parametrize(("name", "command"), [("a/0.mp4", "videofolder"), ("a/0.wav", "audiofolder")])
+def test_a_folder_that_is_no_dataset_is_told_its_command(name: str, command: str, tmp_path: Path) -> None:
+    """Opening a folder of videos or sounds, with or without class folders, names the converter for it."""
+    write_files(tmp_path / "in", {name: b"", f"b/{Path(name).name}": b""})
+    for folder in (tmp_path / "in", tmp_path / "in" / "a"):
+        with pytest.raises(NotADataset, match=rf"`shardio convert {command} \S+{folder.name} OUT"):
+            shardio.open(folder)
