@@ -184,7 +184,7 @@ def test_show_batches(dataset: Path, tmp_path: Path) -> None:
         (("nope",), "No such command 'nope'", 2),
         (("info",), "Missing argument", 2),
         (("info", "nowhere"), "nowhere: no such directory or shardio.json", 1),
-        (("convert", "nope", ".", "out"), "is called 'nope'; installed: arrayfolder, cifar, coco, filelist", 2),
+        (("convert", "nope", ".", "out"), "is called 'nope'; installed: arrayfolder, audiofolder, cifar, coco", 2),
         (("convert", "a", "out"), "the kind of source comes first, as in 'imagefolder a'", 2),
         (("convert", "imagefolder", ".", "out", "--container", "tar"), "No such option: --container; it is --to", 2),
         (("convert", "hdf5", "a.h5", "b.h5", "out"), "(out); quote a pattern, as in 'data/*', so that the shell", 2),
