@@ -143,7 +143,8 @@ def _inspect_block(
     inspected: dict[str, list[Any]] = {name: [] for name in counters}
     bad: list[BadValue] = []
     present = {name: present_column(name) for name, counter in counters.items() if counter.field.optional}
-    for part, columns in read_blocks(dataset, indices, [*counters, *present.values()]):
+    read = [*(name for counter in counters.values() for name in counter.inspected), *present.values()]
+    for part, columns in read_blocks(dataset, indices, read):
         if isinstance(columns, Exception):
             location = dataset.locate(int(part[0]))
             bad.append(BadValue(location, None, reason(columns, dataset, location.shard)))
@@ -154,11 +155,12 @@ def _inspect_block(
                 if there.any():
                     inspected[name].append(counter.inspect(columns[name][there]))
                 continue
-            for index, stored, has in zip(part.tolist(), columns[name], there.tolist(), strict=True):
+            values = zip(*(columns[each] for each in counter.inspected), strict=True)
+            for index, stored, has in zip(part.tolist(), values, there.tolist(), strict=True):
                 if not has:
                     continue
                 try:
-                    inspected[name].append(counter.inspect(bytes(stored)))
+                    inspected[name].append(counter.inspect(*stored))
                 except BadSample as error:
                     bad.append(BadValue(dataset.locate(index), name, f"{error}"))
     return len(indices), inspected, sorted(bad, key=lambda value: value.location.index)

@@ -11,13 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...errors import BadSample
 from ...format import images
-from ...format.fields import Field, length_column, present_column, shape_column
+from ...format.fields import Field, facts_column, length_column, packets_column, present_column, shape_column
+from ...format.packets import CODECS, Directory, VideoFacts, packets_of
 from ...views.classes import names_by_field
 from ...views.readable import SelectedSamples
 from ..examine import decode
 from .field_view import FieldView
-from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, InstanceStats, Sources, Spread, Values
+from .figures import (
+    Channel,
+    Classes,
+    FieldStats,
+    Histogram,
+    ImageStats,
+    InstanceStats,
+    Sources,
+    Spread,
+    Values,
+    VideoStats,
+)
 
 MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
@@ -264,6 +277,7 @@ class FieldCounter:
         self._levels = np.zeros((field.channels or 3, _LEVELS))
         self._pixel_classes: dict[int, float] = defaultdict(float)
         self._missing = 0
+        self._videos = VideoCounter() if field.kind == "video" else None
         if field.fixed and samples:
             self._stored_sizes.add(np.array([field.row_bytes]), samples)
         if field.kind == "pixels" and field.shape is not None and samples:
@@ -278,7 +292,9 @@ class FieldCounter:
             self._missing += int(np.count_nonzero(~there))
         if not self.field.fixed:
             self._stored_sizes.add(selection.sizes(self._name)[there])
-        if self.field.has_lengths:
+        if self._videos is not None:
+            self._image_sizes.add(_pack(*self._videos.count(selection.column(facts_column(self._name))[there])))
+        elif self.field.has_lengths:
             self._lengths.add(selection.column(length_column(self._name))[there])
         if self.field.kind == "image":
             heights, widths = selection.column(shape_column(self._name))[there].astype(np.int64).T
@@ -290,16 +306,26 @@ class FieldCounter:
             magnitudes = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
             self._numbers.add(magnitudes[np.isfinite(magnitudes)])
 
-    def inspect(self, stored: Any) -> Any:
+    @property
+    def inspected(self) -> tuple[str, ...]:
+        """The columns that `inspect` takes of a sample."""
+        if self._videos is None:
+            return (self._name,)
+        return facts_column(self._name), packets_column(self._name), length_column(self._name)
+
+    def inspect(self, stored: Any, *more: Any) -> Any:
         """Return what `add` counts of one stored value, on any thread; raise BadSample if the value does not decode.
 
         For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
         """
         field, view = self.field, self.view
+        if field.kind == "video":
+            return inspect_table(stored, *more)
         if field.kind == "pixels":
             return len(stored), "pixels", None, *_pixels(field, stored)
         if field.fixed:
             return (*_inspect_arrays(field.shape, stored, view), None)
+        stored = bytes(stored)
         value = decode(field, stored)
         match field.kind:
             case "image":
@@ -331,6 +357,8 @@ class FieldCounter:
                     self._levels += shares
                     for error, values in zip(self._errors, means, strict=True):  # each image weighs the same
                         error.add(np.ones(count), values)
+            case "video" if self._videos is not None:
+                self._videos.add(inspected)
             case "text":
                 self._lengths.add(np.array(inspected, np.int64))
             case "array":
@@ -359,7 +387,7 @@ class FieldCounter:
         return FieldStats(
             field=self.field,
             sizes=self._stored_sizes.spread(growing=True),
-            images=self._images(errors) if self.field.is_image else None,
+            images=self._images(errors) if self.field.is_image or self._videos is not None else None,
             classes=self._classes(metadata, fields) if kind == "scalar" or _classifies(self.field) else None,
             values=values if kind in ("scalar", "array") else None,
             channels=tuple(replace(c, error=e) for c, e in zip(self._channels, errors, strict=False)),
@@ -370,6 +398,7 @@ class FieldCounter:
             fill_values=self.view.fill_values,
             missing=self._missing,
             instances=self._instances() if self.field.on is not None and self.field.per is None else None,
+            videos=None if self._videos is None else self._videos.stats(),
         )
 
     def _instances(self) -> InstanceStats:
@@ -421,6 +450,60 @@ class FieldCounter:
         samples = tuple(counts.get(v, 0) for v in values)
         most, least = max(counts.values()), min(counts.values())
         return Classes(values, samples, value_names, samples.count(0), most, least, most / least)
+
+
+@final
+class VideoCounter:
+    """Gathers the figures of videos: of all from their facts, of some from their tables of packets."""
+
+    def __init__(self) -> None:
+        self._frames, self._seconds, self._rates = ValueCounts(np.int64), *(ValueCounts(np.float64) for _ in range(2))
+        self._codecs: Counter[str] = Counter()
+        self._rotated = self._packets = self._spared = 0
+        self._spacing = ValueCounts(np.float64)
+
+    def count(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Count videos by their facts, int64 [n, ...]; return the heights and widths of their frames."""
+        facts = VideoFacts(*rows.T)
+        frames, height, width = (np.asarray(each) for each in (facts.frames, facts.height, facts.width))
+        seconds = np.asarray(facts.span * facts.ticks / np.maximum(1, facts.per))
+        self._frames.add(frames)
+        self._seconds.add(seconds)
+        self._rates.add(frames[seconds > 0] / seconds[seconds > 0])
+        known = np.asarray(facts.codec).clip(0, len(CODECS) - 1)
+        self._codecs.update({CODECS[n]: c for n, c in enumerate(np.bincount(known).tolist()) if c})
+        self._rotated += int(np.count_nonzero(facts.rotation))
+        return height, width
+
+    def add(self, inspected: Sequence[tuple[int, int, int, int]]) -> None:
+        """Count what `inspect_table` returned for several videos."""
+        for frames, keys, packets, spared in inspected:
+            self._spacing.add(np.array([frames / max(1, keys)]))
+            self._packets += packets
+            self._spared += spared
+
+    def stats(self) -> VideoStats | None:
+        """Return the figures; None if there are no videos."""
+        frames, seconds = self._frames.spread(growing=True), self._seconds.spread(growing=True)
+        if frames is None or seconds is None:
+            return None
+        spared = self._spared / self._packets if self._packets else None
+        codecs = dict(self._codecs.most_common())
+        return VideoStats(frames, seconds, self._rates.spread(), codecs, self._rotated, self._spacing.spread(), spared)
+
+
+def inspect_table(facts_row: NDArray[np.int64], table: Any, size: int) -> tuple[int, int, int, int]:
+    """Return how many frames, key frames, packets, and packets that nothing refers to a video's table has.
+
+    Raises BadSample for a table that is damaged.
+    """
+    facts, size = VideoFacts(*facts_row.tolist()), int(size)
+    try:
+        directory = Directory.of(facts, table[: facts.head], size)
+        packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], size)
+    except (ValueError, OverflowError) as error:  # also of facts that no video has
+        raise BadSample(f"its table of packets: {error}") from error
+    return facts.frames, int(packets.keys.sum()), len(packets), int(packets.spare.sum())
 
 
 @final

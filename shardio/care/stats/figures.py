@@ -171,13 +171,37 @@ class InstanceStats:
 
 
 @dataclass(frozen=True, slots=True)
+class VideoStats:
+    """Videos, from the table of each; the sizes of their frames are in `FieldStats.images`.
+
+    Attributes:
+        frames, seconds: of each video.
+        rates: the frames per second of each video that has a duration; None if none has.
+        codecs: the number of videos by codec.
+        rotated: the number of videos that are turned to be shown.
+        spacing: the frames per key frame of each sampled video; None if none was sampled. Decoding a clip begins
+            at a key frame.
+        spared: the share of the sampled videos' packets that are left out of decoding unless a clip shows them.
+    """
+
+    frames: Spread
+    seconds: Spread
+    rates: Spread | None
+    codecs: Mapping[str, int]
+    rotated: int
+    spacing: Spread | None
+    spared: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class FieldStats:
     """The figures of one field; None or empty where a figure does not apply to the field's kind.
 
     Attributes:
         field: the field's declaration.
         sizes: stored bytes per sample; None if there are no samples.
-        images: sizes and pixels of an image field.
+        images: sizes and pixels of an image field, and the sizes of the frames of videos.
+        videos: of videos.
         classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names; of
             integers per box or point, those of the sampled samples.
         values: of a scalar, or of the elements of the sampled arrays.
@@ -208,6 +232,7 @@ class FieldStats:
     fill_values: tuple[float, ...] = ()
     missing: int = 0
     instances: InstanceStats | None = None
+    videos: VideoStats | None = None
 
 
 @dataclass(frozen=True, slots=True)

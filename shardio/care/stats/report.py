@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...system.units import counted, format_size
-from .figures import Classes, DatasetStats, FieldStats, Histogram, ImageStats, Sources, Spread, Values
+from .figures import Classes, DatasetStats, FieldStats, Histogram, ImageStats, Sources, Spread, Values, VideoStats
 
 BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
@@ -119,6 +119,8 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
         yield "missing", f"of {counted(field.missing, 'sample')}, left out"
     if field.sizes is not None:
         yield from _spread("stored size", field.sizes, "bytes", bars=field.lengths is None)
+    if field.videos is not None:
+        yield from _videos(field.videos)
     if field.images is not None:
         yield from _images(field.images)
     if (classes := field.classes) is not None:
@@ -190,6 +192,20 @@ def _errors(errors: Sequence[float | None]) -> Iterator[Row]:
     known = [error for error in errors if error is not None]
     if any(known):
         yield "mean +- *", ", ".join(f"{error:.2g}" if error > _LEAST_ERROR else "0" for error in known)
+
+
+def _videos(videos: VideoStats) -> Iterator[Row]:
+    yield "codecs", ", ".join(f"{name or 'unknown'} {count:,}" for name, count in videos.codecs.items())
+    yield from _spread("frames", videos.frames)
+    yield from _spread("seconds", videos.seconds, bars=False)
+    if videos.rates is not None:
+        yield from _spread("frames/s", videos.rates, bars=False)
+    if videos.rotated:
+        yield "rotated", f"{videos.rotated:,} are turned to be shown"
+    if videos.spacing is not None:
+        yield from _spread("frames/key frame *", videos.spacing, bars=False)
+    if videos.spared is not None:
+        yield "spared packets *", f"{videos.spared:.1%}, which are left out of decoding unless a clip shows them"
 
 
 def _images(images: ImageStats) -> Iterator[Row]:
