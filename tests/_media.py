@@ -3,6 +3,7 @@
 import io
 import wave
 from fractions import Fraction
+from typing import Any
 
 import av
 import numpy as np
@@ -56,10 +57,32 @@ def video(
     return file.getvalue()
 
 
+def grey_video(
+    frames: int = 40, *, height: int = 48, width: int = 64, key_frames: int = 10, seed: int = 0, **options: Any
+) -> bytes:
+    """Return an MP4 of H.264, 10 frames per second, whose grey levels grow from frame to frame by `seed + 2`."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
+        stream.codec_context.options = {"g": f"{key_frames}", "sc_threshold": "0", "threads": "1"} | options
+        for number in range(frames):
+            level = (20 + (seed + 2) * number) % 256
+            pixels = np.full((height, width, 3), level, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def frames_of(file: bytes) -> list[Any]:
+    """Return all frames of a video, as decoding the whole file gives them."""
+    with av.open(io.BytesIO(file)) as container:
+        return list(container.decode(video=0))
+
+
 def shown(data: bytes) -> list[NDArray[np.uint8]]:
     """The frames of a video, RGB, by decoding the whole file."""
-    with av.open(io.BytesIO(data)) as file:
-        return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    return [frame.to_ndarray(format="rgb24") for frame in frames_of(data)]
 
 
 def _tone(rate: int, seconds: float, pitch: float = 440) -> NDArray[np.int16]:

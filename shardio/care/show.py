@@ -32,11 +32,13 @@ from ..views.readable import ReadableDataset
 from .marks import Mark, marking_fields, marks_of
 from .sheet import Block, Card, sheet
 from .values import number_text
+from .video_frames import few_frames
 
 MOST_BATCHES = 16
 """The batches, and so the ranks of one step, that a picture shows at most."""
 
 _MOST_PICTURES, _MOST_LINES = 4, 4  # of a sample
+_FRAMES = 4  # of a clip
 _MOST_NUMBERS = 8  # of a vector that is shown as text
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -53,9 +55,9 @@ def show(
     """Write a PNG that shows batches as training gets them, so that you can look before you train.
 
     Each sample comes with its pictures, after all transforms: images, whose normalization is undone, with the boxes and
-    points on them and the names of their classes; masks in colours; a grey slice of arrays of two and more axes, from
-    the smallest to the largest number. Beneath are its index, its label and the label's class, its source, numbers and
-    texts. A red frame marks samples that are not `valid`.
+    points on them and the names of their classes; masks in colours; four frames of each clip; a grey slice of arrays of
+    two and more axes, from the smallest to the largest number. Beneath are its index, its label and the label's class,
+    its source, numbers and texts. A red frame marks samples that are not `valid`.
 
     Args:
         batches: a Loader, whose next batches are shown without moving it; or a batch, such as one that a `map` or a
@@ -105,26 +107,27 @@ def contact_sheet(
     """Write a PNG that shows random samples of a dataset, each with its index and label beneath.
 
     Args:
-        dataset: a dataset with an image field; with several, the first that is no mask is drawn.
+        dataset: a dataset with an image field; with several, the first that is no mask is drawn. Without any, frames of
+            the first field of videos are.
         path: the path of the PNG.
         samples: the number of samples to show, at most as many as the dataset holds.
         columns: the number of samples per row.
-        transforms: the transforms by field; without any, complete images are shown.
+        transforms: the transforms by field; without any, complete images are shown, and frames from all of a video.
         seed: the seed of the choice of samples and of their transforms.
 
     Returns:
         The number of samples shown.
 
-    Raises ConfigError if the dataset has no image field, for fewer than 1 sample or column, and unless the name of the
-    file ends in .png.
+    Raises ConfigError if the dataset has no field of images or videos, for fewer than 1 sample or column, and unless
+    the name of the file ends in .png.
     """
     _check(path, samples=samples, columns=columns)
-    images = [n for n, f in dataset.fields.items() if f.is_image]
-    name = next((n for n in images if dataset.fields[n].role is None), next(iter(images), None))
+    images, clips = [n for n, f in dataset.fields.items() if f.is_image], few_frames(dataset.fields, _FRAMES)
+    name = next((n for n in images if dataset.fields[n].role is None), next(iter([*images, *clips]), None))
     if name is None:
         there = describe_fields(dataset.fields)
         raise ConfigError(
-            "{}: a contact sheet draws images, and no field holds them: {}; {} draws arrays, too",
+            "{}: a contact sheet draws images and videos, and no field holds them: {}; {} draws arrays, too",
             dataset.path,
             there,
             Option("batches", True),
@@ -133,7 +136,7 @@ def contact_sheet(
     loader = Loader(
         dataset,
         min(samples, len(dataset)),
-        transforms={name: (transforms or {}).get(name, ())},
+        transforms={name: (transforms or {}).get(name, clips.get(name, ()))},
         seed=seed,
         world=World(),
         fields=[name, *marking, *(["label"] if "label" in dataset.fields else [])],
@@ -181,6 +184,7 @@ def ranks_at(
     loaders = []
     for rank in range(min(world, MOST_BATCHES)):
         place = World(rank, world)
+        transforms = few_frames(dataset.fields, _FRAMES) | dict(transforms or {})
         loaders.append(Loader(dataset, batch_size, transforms=transforms, world=place, threads=2, prefetch=1, **order))
         loaders[-1].load_state_dict(state)
     return loaders
@@ -260,17 +264,21 @@ def _rows(batch: Batch) -> int:
     return len(batch["index"] if "index" in batch else next(iter(batch.values()), ()))
 
 
-def cards_of(batch: Batch, context: Context, most: int) -> tuple[list[Card], str]:
-    """Return a card for each of the first samples of a batch, and in words the fields that they do not show."""
+def cards_of(batch: Batch, context: Context, most: int, frames: int = _FRAMES) -> tuple[list[Card], str]:
+    """Return a card for each of the first samples of a batch, and in words the fields that they do not show.
+
+    A card has at most so many frames of a clip.
+    """
     rows, batch = range(min(most, _rows(batch))), _by_sample(batch, context)
     marking = {name for group in context.groups for name in group.names if name in _marking(group, context)}
     own = {*context.id_columns, "label", "valid", *map(presence, batch), *marking}
-    pictures, texts = {}, {}
+    pictures, texts = dict[str, list[list[tuple[str, NDArray[Any] | None]]]](), {}
     for name in (name for name in batch if name not in own):
         values = [_value(batch, name, row) for row in rows]
-        drawn = [_picture(name, value, context) for value in values]
+        drawn = [_pictures(name, value, context, frames) for value in values]
         if any(drawn):
-            pictures[name] = [one or (name, None) for one in drawn]
+            count = max(map(len, drawn))
+            pictures[name] = [[*own, *[(name, None)] * (count - len(own))] for own in drawn]
         elif any(words := [_words(value) for value in values]):
             texts[name] = [f"{name} {word}" if word else "" for word in words]
     captions = [[_caption(batch, row, context), *_origin(batch, row, context)] for row in rows]
@@ -280,7 +288,8 @@ def cards_of(batch: Batch, context: Context, most: int) -> tuple[list[Card], str
     for row in rows:
         lines = [*captions[row], *(texts[name][row] for name in told)]
         drawn_on = _marks(batch, row, context)
-        cards.append(Card([pictures[name][row] for name in shown], lines, not _valid(batch, row), drawn_on))
+        own_pictures = [picture for name in shown for picture in pictures[name][row]]
+        cards.append(Card(own_pictures, lines, not _valid(batch, row), drawn_on))
     lacking = [name for name in batch if name not in {*own, *shown, *told}]
     return cards, f"; not drawn: {', '.join(lacking)}" if lacking else ""
 
@@ -372,12 +381,23 @@ def _words(value: Any) -> str:
     return "" if value is None or isinstance(value, bytes) else str(value)
 
 
+def _pictures(name: str, value: Any, context: Context, frames: int) -> list[tuple[str, NDArray[Any]]]:
+    """Return the picture of a value and its name, or those of at most so many frames of a clip; [] if there is none."""
+    stored = context.fields.get(context.names.stored.get(name, name))
+    if stored is None or stored.kind != "video" or not isinstance(value, torch.Tensor) or value.ndim != 4:
+        picture = _picture(name, value, context)
+        return [] if picture is None else [picture]
+    places = np.unique(np.linspace(0, max(0, len(value) - 1), min(frames, len(value))).astype(np.int64)).tolist()
+    found = [(place, _picture(name, value[place], context)) for place in places]
+    return [(f"{name}[{place}]", picture[1]) for place, picture in found if picture is not None]
+
+
 def _picture(name: str, value: Any, context: Context) -> tuple[str, NDArray[Any]] | None:
     """Return the picture of a value and its name, which says which slice it is; None if it cannot be drawn."""
     if not isinstance(value, torch.Tensor) or value.ndim < 2 or not value.numel():
         return None
     array = value.numpy()
-    if name not in context.fields or context.fields[name].is_image:
+    if name not in context.fields or context.fields[name].is_image or context.fields[name].kind == "video":
         if array.ndim == 2 and array.dtype.kind in "iu" and array.dtype != np.uint8:
             return name, array
         if array.ndim == 3 and array.dtype == np.uint8 and array.shape[2] in (1, 3):

@@ -12,8 +12,10 @@ import numpy as np
 from PIL import Image
 
 from ..format import images
-from ..format.fields import Field, present_column
+from ..format.fields import Field, facts_column, present_column
 from ..format.mask_colors import colored
+from ..format.packets import CODECS, VideoFacts
+from ..system.units import counted
 from ..views.classes import names_by_field
 from ..views.readable import ReadableDataset
 from .marks import Mark, draw, marking_fields, marks_of
@@ -38,6 +40,20 @@ def missing(dataset: ReadableDataset, name: str, index: int) -> bool:
     if not dataset.field(name).optional:
         return False
     return not dataset.selection(np.array([index])).column(present_column(name))[0]
+
+
+def video_facts(dataset: ReadableDataset, name: str, index: int) -> VideoFacts:
+    """Return what is known of a sample's video, which is not read. Raises what reading the shard's index raises."""
+    return VideoFacts(*dataset.selection(np.array([index])).column(facts_column(name))[0].tolist())
+
+
+def video_text(facts: VideoFacts) -> str:
+    """Return what is known of a video as text: `h264, 240 x 320, 150 frames, 6 s, 25 frames/s`."""
+    codec = CODECS[facts.codec] if 0 < facts.codec < len(CODECS) else "unknown codec"
+    words = [codec, f"{facts.height} x {facts.width}", counted(facts.frames, "frame", ",")]
+    if seconds := facts.span * facts.ticks / max(1, facts.per):
+        words += [f"{number_text(seconds, 4)} s", f"{number_text(facts.frames / seconds, 4)} frames/s"]
+    return ", ".join(words + ([f"turned by {facts.rotation} degrees to be shown"] if facts.rotation else []))
 
 
 def stored_marks(dataset: ReadableDataset, image: str, index: int) -> list[Mark]:

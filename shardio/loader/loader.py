@@ -322,7 +322,7 @@ class Loader:
 
     @property
     def normalized(self) -> Mapping[str, NDArray[np.float32]]:
-        """By image field that is delivered as floats, the mean and standard deviation per channel, float32 [C, 2].
+        """By field of images or videos delivered as floats, mean and standard deviation per channel, float32 [C, 2].
 
         `value * deviation + mean` is the pixel on the scale of 0 to 1. They are 0 and 1 without a Normalize.
         """

@@ -31,8 +31,10 @@ from ...views.readable import ReadableDataset
 from ..sheet import Card
 from ..show import Context, cards_of
 from ..values import MOST_PIXELS
+from ..video_frames import few_frames
 
 MOST_GLOBAL = 1 << 22  # samples of a step of all ranks, whose places are looked up
+_FRAMES = 8  # of a clip
 _MOST_BYTES = 1 << 24  # of an array of one sample
 _MOST_HELD = 1 << 28  # bytes of images and other values of a page, after which it ends
 
@@ -118,9 +120,10 @@ def batch_of(
         fill(rows, slice(count, count + 1))
         held += sum(_bytes(values[count]) for values in rows.lists.values())
         count += 1
-    normalized = {name: n for name, i in rows.spec.images.items() if (n := i.recipe.normalization) is not None}
+    images = {**rows.spec.images, **rows.spec.clips}
+    normalized = {name: n for name, i in images.items() if (n := i.recipe.normalization) is not None}
     cards, left_out = cards_of(
-        assemble(rows, slice(0, count)).batch, Context.of(dataset, normalized, rows.spec.names), count
+        assemble(rows, slice(0, count)).batch, Context.of(dataset, normalized, rows.spec.names), count, _FRAMES
     )
     too_large = [name for name in dataset.fields if name not in rows.spec.fields]
     left_out += f"; too large to show: {', '.join(too_large)}" if too_large else ""
@@ -148,7 +151,7 @@ def _rows(
     fields = [n for n in fields if dataset.fields[n].on in (None, *fields)]
     options = BatchOptions(
         fields=fields,
-        transforms=transforms if job.augment else None,
+        transforms=few_frames(dataset.fields, _FRAMES) | dict(transforms if job.augment else {}),
         on_bad_sample="mask",
         limits=Limits(MOST_PIXELS, MOST_PIXELS),
     )

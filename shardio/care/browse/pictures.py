@@ -20,9 +20,12 @@ from ...views.readable import ReadableDataset
 from ..marks import Mark
 from ..show import stretched
 from ..values import MOST_PIXELS, inline, missing, stored_marks, stored_value, thumbnail
+from ..video_frames import frames_of
 from .arrays import read, usual_cut
 
 SIDE = 160  # pixels of a small picture's longer side
+FRAMES = 8
+"""Frames of a video that its page shows."""
 LARGEST = 1024  # and of a picture of numbers
 _LETTERS = 12  # pixels
 _LONGEST = 60  # characters of a name
@@ -32,13 +35,14 @@ SECONDS = 10.0  # that reading one value may take in the library of HDF5
 def picturable(field: Field) -> bool:
     """Return whether values of a field come as a small picture; boxes and points come on that of their image."""
     slices = field.kind == "array" and len(field.shape or ()) > 1 and field.on is None
-    return field.is_image or field.kind == "images" or slices
+    return field.is_image or field.kind in ("images", "video") or slices
 
 
 def small(dataset: ReadableDataset, name: str, index: int) -> bytes:
-    """Return a sample's value as a JPEG of at most `SIDE` pixels; of a list of images the first, of arrays a slice.
+    """Return a sample's value as a JPEG of at most `SIDE` pixels.
 
-    Boxes and points are drawn on their image.
+    It shows the first image of a list, the frame in the middle of a video, a slice of an array. Boxes and points are
+    drawn on their image.
 
     Raises what reading and decoding raises, BadSample for a value that is missing or too large.
     """
@@ -49,8 +53,20 @@ def small(dataset: ReadableDataset, name: str, index: int) -> bytes:
         shown = read(dataset, name, index, usual_cut)
         numbers = shown.values if shown.values.ndim == 2 else shown.values.reshape(1, -1)
         return thumbnail(grey(numbers, SIDE)[..., None], Field("image", channels=1), SIDE)
+    if field.kind == "video":
+        return thumbnail(strip(dataset, name, index, 1), Field("image"), SIDE)
     value = image(dataset, name, index)
     return thumbnail(value, field if field.is_image else Field("image"), SIDE, stored_marks(dataset, name, index))
+
+
+def strip(dataset: ReadableDataset, name: str, index: int, count: int) -> NDArray[np.uint8]:
+    """Return frames of all of a sample's video side by side, uint8 [height, count * width, 3].
+
+    Raises what reading and decoding raises, BadSample for a video that is missing.
+    """
+    if missing(dataset, name, index):
+        raise BadSample("no value")
+    return np.concatenate([*frames_of(dataset, name, index, count)], axis=1)
 
 
 def image(dataset: ReadableDataset, name: str, index: int, number: int = 0) -> Any:

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
 from ...format import images
-from ...format.fields import Field, describe
+from ...format.fields import Field, describe, length_column
 from ...system import helper_process
 from ...system.html import WIDTH, escaped, histogram
 from ...system.units import format_size
 from ...views.classes import class_name, names_by_field
 from ...views.readable import ReadableDataset, decoded
 from ..marks import Mark
-from ..values import missing, number_text, stored_marks, stored_value
+from ..values import missing, number_text, stored_marks, stored_value, video_facts, video_text
 from . import arrays
 from .arrays import Empty, Part, asked_cut, is_tokens, usual_cut
 from .grid import Samples, progress
 from .page import error, framed, hidden, link, step
-from .pictures import SECONDS, grey, image, inline_png, with_marks
+from .pictures import FRAMES, SECONDS, grey, image, inline_png, with_marks
 from .scan import Scans
 
 _MOST_TEXT = 20_000  # characters
@@ -107,6 +107,8 @@ def _value(shown: _Shown, name: str, field: Field) -> str:
             return _array(shown, name, field)
         if field.is_image:
             return _image(dataset, name, field, number)
+        if field.kind == "video":
+            return _video(dataset, name, number)
         with helper_process.time_limit(SECONDS):
             stored = stored_value(dataset, name, number, _MOST_STORED)
             if field.fixed:
@@ -148,6 +150,18 @@ def _image(dataset: ReadableDataset, name: str, field: Field, number: int) -> st
     if marks:
         picture = with_marks(picture, marks, _size(value))
     return f'<p class="soft">{facts}</p>{failure}<a href="{source}">{picture}</a>'
+
+
+def _video(dataset: ReadableDataset, name: str, number: int) -> str:
+    """Return a video as HTML: the browser plays it if it knows its codec, and frames are shown in any case."""
+    size = int(dataset.selection(np.array([number])).column(length_column(name))[0])
+    facts = f"{video_text(video_facts(dataset, name, number))}, {format_size(size)}"
+    return (
+        f'<p class="soft">{escaped(facts)}</p><video controls preload="none" src="{link(f"/video/{name}/{number}")}" '
+        f'poster="{link(f"/small/{name}/{number}")}"></video><figure><img class="whole" loading="lazy" '
+        f'alt="{FRAMES} frames" src="{link(f"/frames/{name}/{number}")}"><figcaption>{FRAMES} frames, from the middle '
+        "of equal parts</figcaption></figure>"
+    )
 
 
 def _size(value: Any) -> tuple[int, int]:
