@@ -65,7 +65,8 @@ def grey_video(
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=10)
         stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
-        stream.codec_context.options = {"g": f"{key_frames}", "sc_threshold": "0", "threads": "1"} | options
+        stream.codec_context.options = {"g": f"{key_frames}", "sc_threshold": "0"} | options
+        stream.codec_context.thread_count = 1  # so that the same video is the same bytes
         for number in range(frames):
             level = (20 + (seed + 2) * number) % 256
             pixels = np.full((height, width, 3), level, np.uint8)

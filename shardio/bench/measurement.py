@@ -82,6 +82,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         isolate=config.isolate,
         engine=engine,
         unpacked=stats.unpacked_bytes / max(stats.bytes, 1),
+        decoded_frames=stats.decoded_frames / max(stats.wanted_frames, 1),
     )
     verdict = diagnose(figures)
     if verdict.bottleneck == "decode" and config.decode == "exact" and engine == "cpu":
@@ -105,6 +106,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         stages=StageTimes(
             dict(stats.stage_seconds), dict(stats.stage_cpu_seconds), max(0.0, workers * seconds - in_stages)
         ),
+        decoded_frames=figures.decoded_frames or None,
         machine_busy=min(1.0, busy / capacity),
         others_busy=others,
         bad=len(frozenset().union(*(record.bad for record in records))),

@@ -19,8 +19,10 @@ from ..loader.stats import LoaderStats
 from ..order.world import World
 from ..system.named import load_named
 from ..transforms import (
+    CenterClip,
     CenterCrop,
     Ragged,
+    RandomClip,
     RandomHorizontalFlip,
     RandomIoUCrop,
     RandomResizedCrop,
@@ -138,7 +140,7 @@ def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
     if ":" in preset:
         found = load_named(preset, "transforms")
         return dataset, found() if callable(found) else found
-    images = [name for name, kind in dataset.fields.items() if kind.is_image]
+    images = [name for name, kind in dataset.fields.items() if kind.is_image or kind.kind == "video"]
     presets: dict[str, list[Transform]] = {
         "none": [],
         "train": [RandomResizedCrop(size), RandomHorizontalFlip()],
@@ -150,11 +152,13 @@ def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
     if len(images) != 1:
         if preset != "none" or config.floats:
             raise ConfigError(
-                f"{config.dataset}: transforms for images need one image field, there are {len(images)}; give a list "
-                "of your own as 'module:name'"
+                f"{config.dataset}: transforms for images need one field of images or videos, there are {len(images)}; "
+                "give a list of your own as 'module:name'"
             )
         return dataset, None
-    transforms = {images[0]: [*presets[preset], *([ToFloat()] if config.floats else [])]}
+    clip = [CenterClip(16, stride=4) if preset == "evaluate" else RandomClip(16, stride=4)]
+    first = clip if dataset.fields[images[0]].kind == "video" else []
+    transforms = {images[0]: [*first, *presets[preset], *([ToFloat()] if config.floats else [])]}
     if preset == "detect":
         transforms |= {name: [Ragged()] for name, kind in dataset.fields.items() if kind.role == "boxes"}
     return dataset, transforms

@@ -121,6 +121,7 @@ class BenchResult:
         ceiling: samples per second and rank with one batch that is delivered again and again; None if steps do nothing.
         ranks: the figures of each rank.
         stages: what the workers did.
+        decoded_frames: the frames of videos that were decoded for each one that clips show; None without videos.
         machine_busy: the share of the usable processors' time that was used, by anybody.
         others_busy: the share that processes other than this measurement's used.
         bad: the number of bad samples.
@@ -141,6 +142,7 @@ class BenchResult:
     ceiling: float | None
     ranks: list[RankResult]
     stages: StageTimes
+    decoded_frames: float | None
     machine_busy: float
     others_busy: float
     bad: int

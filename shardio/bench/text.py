@@ -41,6 +41,7 @@ def summary(result: BenchResult) -> str:
             ", ".join(f"{name} {share:.0%}" for name, share in result.verdict.shares.items() if share >= 0.005)
             + f" of {slowest.threads} {'processes' if config.isolate else 'threads'} per rank",
         ),
+        *_videos(result),
         ("limited by", result.verdict.sentence),
         *([("change", str(result.verdict.change))] if result.verdict.change is not None else []),
         *([("bad samples", str(result.bad))] if result.bad else []),
@@ -60,6 +61,16 @@ def _fetched(result: BenchResult) -> list[tuple[str, str]]:
         return []
     size, requests = format_size(fetched.bytes), counted(fetched.requests, "request", ",")
     return [("fetched", f"{size} from the store in {requests}, {fetched.retries:,} tried again, by all ranks")]
+
+
+def _videos(result: BenchResult) -> list[tuple[str, str]]:
+    """Return the line on videos, if there are any."""
+    if result.decoded_frames is None:
+        return []
+    cpu = result.stages.cpu_seconds
+    share = cpu.get("libavcodec", 0.0) / max(sum(cpu.values()), 1e-9)
+    told = f"{result.decoded_frames:.3g} frames decoded for each one of a clip"
+    return [("videos", f"{told}; {share:.0%} of the rate of libavcodec, by processor time")]
 
 
 def _accelerator(result: BenchResult) -> list[tuple[str, str]]:

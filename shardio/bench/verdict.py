@@ -62,6 +62,7 @@ class Figures:
         fast_decode: how many times as fast `decode="fast"` makes these images; None if that is no choice, or not
             measured.
         unpacked: the bytes that were decompressed for each byte of the samples.
+        decoded_frames: the frames of videos that were decoded for each one that clips show; 0 without videos.
     """
 
     starved: float
@@ -84,6 +85,7 @@ class Figures:
     engine: str = "cpu"
     fast_decode: float | None = None
     unpacked: float = 0.0
+    decoded_frames: float = 0.0
 
     @property
     def free(self) -> float:
@@ -315,6 +317,14 @@ def _lock(f: Figures, busy: float) -> Verdict | None:
 def _work(f: Figures, share: Mapping[str, float]) -> Verdict:
     """Name what takes most of the workers' time, where nothing is in its way."""
     stage = max(share, key=lambda name: share[name], default="read")
+    if f.decoded_frames and stage in ("decode", "libavcodec"):
+        return Verdict(
+            "decode",
+            f"decode: workers spend {share.get('libavcodec', 0.0):.0%} of their time in libavcodec, which decodes "
+            f"{f.decoded_frames:.3g} frames for each one of a clip, and {share.get('decode', 0.0):.0%} making images "
+            f"of these; all {f.cores} processors are used",
+            Change("store smaller videos, with a key frame every 12 frames (shardio convert --resize-shorter 256)"),
+        )
     if stage != "decode":
         on_cpu = f.cpu.get(stage, 0.0) / max(f.stages.get(stage, 0.0), 1e-9)
         return Verdict(

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
+from ..dataset.dataset import open as open_dataset
 from ..dataset.epoch_cost import EpochCost, Traffic, epoch_cost
 from ..dataset.store_access import StoreAccess, load_manifest
-from ..errors import ConfigError, Option
+from ..errors import ConfigError, Option, ShardioError
 from ..format import cf, manifest
 from ..format.fields import Field, describe, fields_to_json
 from ..format.pieces import PIECE
@@ -72,6 +74,7 @@ def info(
         _show_view(dataset, choice.opened(dataset, stores), as_json)
         return
     loaded = load_manifest(dataset, StoreAccess.of(dataset, **stores))
+    videos = _videos(open_dataset(dataset)) if as_url(dataset) is None and _has_videos(loaded.fields) else {}
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
     given: dict[str, int] = {"nodes": 1 if nodes is None else nodes, "block": 64 if block is None else block}
     costs = epoch_cost(loaded, cache_bytes=room, **given) if cost else ()
@@ -92,7 +95,7 @@ def info(
         "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
         "digest": loaded.digest,
         **_growth(loaded),
-        **{f"field {name}": _described(field) for name, field in loaded.fields.items()},
+        **{f"field {name}": _described(field) + videos.get(name, "") for name, field in loaded.fields.items()},
         **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
     _print_table(rows.items())
@@ -100,8 +103,25 @@ def info(
         print(line)
 
 
+def _has_videos(fields: Mapping[str, Field]) -> bool:
+    return any(field.kind == "video" for field in fields.values())
+
+
+def _videos(dataset: BaseDataset) -> dict[str, str]:
+    """Return what the first sample's videos are, by field; nothing of shards that can't be read."""
+    from ..care.values import missing, video_facts, video_text  # loads Pillow
+
+    told = dict[str, str]()
+    with suppress(ShardioError, OSError):
+        for name in (name for name, field in dataset.fields.items() if field.kind == "video" and len(dataset)):
+            if not missing(dataset, name, 0):
+                told[name] = f"; the first one: {video_text(video_facts(dataset, name, 0))}"
+    return told
+
+
 def _show_view(path: str, view: BaseDataset, as_json: bool) -> None:
     node = view.description({})
+    videos = _videos(view) if _has_videos(view.fields) else {}
     if as_json:
         told = {"path": path, "digest": view.digest, "samples": len(view), "fields": fields_to_json(view.fields)}
         print(json.dumps({**told, "metadata": dict(view.metadata), "view": node}, indent=1))
@@ -112,7 +132,7 @@ def _show_view(path: str, view: BaseDataset, as_json: bool) -> None:
             *_told(node),
             ("samples", f"{len(view):,}"),
             ("digest", view.digest),
-            *((f"field {name}", _described(field)) for name, field in view.fields.items()),
+            *((f"field {name}", _described(field) + videos.get(name, "")) for name, field in view.fields.items()),
         ]
     )
 

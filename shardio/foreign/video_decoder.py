@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadSample, ConfigError
 from ..format.packets import CODECS, VideoFacts
+from ..system.timing import stage_within
 from ..system.types import Buffer
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def decode(
     """
     size, name = (facts.height, facts.width), DECODERS[CODECS[facts.codec]]
     frames = frames_of(facts, extradata, packets, shown, most_pixels)
-    found = {number: frame for number, frame in frames if number is not None and number in wanted}
+    with stage_within("libavcodec", decoded_frames=len(packets), wanted_frames=len(wanted)):
+        found = {number: frame for number, frame in frames if number is not None and number in wanted}
     for number in wanted:
         if number not in found or found[number].is_corrupt:
             raise BadSample(f"libavcodec's decoder {name!r} gives frame {number} damaged or not at all")

@@ -27,12 +27,14 @@ class LoaderStats:
         device_seconds: the part of `wait_seconds` that engines for whole batches and copies to a device took.
         stage_seconds: seconds spent in each stage, summed over all threads and worker processes. The stages are `plan`,
             `fetch` (waiting for a store), `read`, `decompress` (chunks of HDF5 files), `verify`, `decode` (which
-            includes transforms), `map`, `mix` and `assemble`.
+            includes transforms), `libavcodec` (decoding videos, apart from `decode`), `map`, `mix` and `assemble`.
         stage_cpu_seconds: the part of `stage_seconds` on a processor. The rest is waiting: for storage, for a
             processor, for the interpreter's lock (GIL), or inside a function of yours.
         sources: the number of samples delivered from each source of a mixture.
         fetched: the bytes fetched from stores, with the number of requests and retries and the seconds that threads
             waited for them. Worker processes don't report theirs; the parent fetches ahead for them.
+        decoded_frames, wanted_frames: the frames of videos that were decoded, and those of them that clips show: they
+            refer to the others.
     """
 
     samples: int = 0
@@ -45,6 +47,8 @@ class LoaderStats:
     stage_cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
     fetched: FetchCounts = field(default_factory=FetchCounts)
+    decoded_frames: int = 0
+    wanted_frames: int = 0
 
     @property
     def starved(self) -> float:
@@ -131,11 +135,13 @@ class Meter:
     def read(self) -> LoaderStats:
         """Return the statistics so far."""
         end = time.monotonic() if self._ended is None else self._ended
-        seconds, cpu_seconds, unpacked_bytes = self.clock.measured()
+        seconds, cpu_seconds, counts = self.clock.measured()
         return LoaderStats(
             samples=self._samples,
             bytes=self._bytes,
-            unpacked_bytes=unpacked_bytes,
+            unpacked_bytes=counts.get("unpacked_bytes", 0),
+            decoded_frames=counts.get("decoded_frames", 0),
+            wanted_frames=counts.get("wanted_frames", 0),
             seconds=end - self._begun,
             wait_seconds=self._waited(end),
             device_seconds=self.on_device,

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeVar, final
 
 
 def slices(limit: float, longest: float = 1.0) -> Iterator[float]:
@@ -19,8 +19,10 @@ def slices(limit: float, longest: float = 1.0) -> Iterator[float]:
         left -= longest
 
 
-Measured: TypeAlias = tuple[Mapping[str, float], Mapping[str, float], int]
-"""Seconds by stage, those of them on a processor, and decompressed bytes."""
+Number = TypeVar("Number", int, float)
+
+Measured: TypeAlias = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, int]]
+"""Seconds by stage, those of them on a processor, and what was counted, by name."""
 
 
 @final
@@ -37,16 +39,17 @@ class StageClock:
         self._on_stage = on_stage
         self._seconds: dict[str, float] = {}
         self._cpu_seconds: dict[str, float] = {}
-        self._unpacked_bytes = 0
+        self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def stage(self, name: str) -> "_Stage":
         """Return a `with` block whose time, and the part of it on a processor, count towards stage `name`."""
         return _Stage(self, name)
 
-    def count_unpacked(self, size: int) -> None:
+    def count(self, **numbers: int) -> None:
+        """Add to what is counted by these names."""
         with self._lock:
-            self._unpacked_bytes += size
+            _add(self._counts, numbers)
 
     def begin(self, name: str, thread: int) -> None:
         self.doing[thread] = name
@@ -62,15 +65,19 @@ class StageClock:
     def add(self, measured: Measured) -> None:
         """Add what another clock has measured."""
         with self._lock:
-            self._unpacked_bytes += measured[2]
-            for sums, addends in zip((self._seconds, self._cpu_seconds), measured[:2], strict=True):
-                for name, spent in addends.items():
-                    sums[name] = sums.get(name, 0.0) + spent
+            _add(self._seconds, measured[0])
+            _add(self._cpu_seconds, measured[1])
+            _add(self._counts, measured[2])
 
     def measured(self) -> Measured:
         """Return what was measured until now, summed over all threads."""
         with self._lock:
-            return dict(self._seconds), dict(self._cpu_seconds), self._unpacked_bytes
+            return dict(self._seconds), dict(self._cpu_seconds), dict(self._counts)
+
+
+def _add(sums: dict[str, Number], addends: Mapping[str, Number]) -> None:
+    for name, number in addends.items():
+        sums[name] = sums.get(name, 0) + number
 
 
 @final
@@ -110,13 +117,17 @@ _current = threading.local()
 def unpacking(size: int) -> AbstractContextManager[None]:
     """Return a `with` block that decompresses `size` bytes: a stage `decompress` of the clock whose stage this thread
     is in, if it is in one."""
-    outer: _Stage | None = getattr(_current, "stage", None)
-    if outer is not None:
-        outer.clock.count_unpacked(size)
-    return stage_within("decompress")
+    return stage_within("decompress", unpacked_bytes=size)
 
 
-def stage_within(name: str) -> AbstractContextManager[None]:
-    """Return a `with` block that is a stage of the clock whose stage this thread is in, if it is in one."""
+def stage_within(name: str, **numbers: int) -> AbstractContextManager[None]:
+    """Return a `with` block that is a stage of the clock whose stage this thread is in, if it is in one.
+
+    The clock also counts the `numbers`.
+    """
     outer: _Stage | None = getattr(_current, "stage", None)
-    return nullcontext() if outer is None else _Stage(outer.clock, name)
+    if outer is None:
+        return nullcontext()
+    if numbers:
+        outer.clock.count(**numbers)
+    return _Stage(outer.clock, name)

@@ -187,3 +187,12 @@ def test_commands_say_what_videos_are(tar: shardio.Dataset) -> None:
     assert page.count("data:image/jpeg") == 3  # of samples 0, 1, 3 and 5
     assert "h264, 48 x 64, 40 frames" in page
     assert "cannot be shown" in page  # the damaged one
+
+
+def test_info_says_what_the_first_video_is(data: shardio.Dataset) -> None:
+    """`info` shows codec, size and length of the first sample's video, of a view as well."""
+    assert re.search(
+        r"^field video +video, optional; the first one: h264, 48 x 64, 40 frames, ", here("info", data.path), re.M
+    )
+    view = here("info", data.path, "--where", "label == 2")
+    assert re.search(r"^field video .*; the first one: h264, 48 x 64, 42 frames, 4.2 s, 10 frames/s$", view, re.M)

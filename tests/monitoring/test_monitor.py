@@ -73,6 +73,8 @@ def test_statistics_are_added_and_subtracted() -> None:
         stage_cpu_seconds={"read": 0.5},
         sources={"a": 10},
         fetched=FetchCounts(bytes=1000, requests=3),
+        decoded_frames=30,
+        wanted_frames=10,
     )
     part = LoaderStats(
         *(6, 60, 240, 1.0, 0.5, 0.125),
@@ -80,6 +82,8 @@ def test_statistics_are_added_and_subtracted() -> None:
         stage_cpu_seconds={"read": 0.25, "map": 0.0},
         sources={"a": 2, "b": 4},
         fetched=FetchCounts(bytes=500, requests=1, retries=1),
+        decoded_frames=12,
+        wanted_frames=6,
     )
     assert all(getattr(part, figure.name) for figure in fields(part))  # none is left at its default
     assert (before + part) - before == part

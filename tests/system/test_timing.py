@@ -28,10 +28,10 @@ def test_a_stage_within_another_counts_once() -> None:
             elsewhere.join()
         assert doing() == "read"
     assert told == ["read", "decompress", "read"]
-    seconds, cpu_seconds, unpacked_bytes = clock.measured()
+    seconds, cpu_seconds, counts = clock.measured()
     assert seconds["decompress"] > seconds["read"] > 0
     assert cpu_seconds.keys() == {"read", "decompress"}
-    assert unpacked_bytes == 640
+    assert counts == {"unpacked_bytes": 640}
     assert doing() is None
 
 
