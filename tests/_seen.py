@@ -1,4 +1,4 @@
-"""Run a script; write the rows of tokens that its Loaders deliver, and their places, to a file per step: seen-*.npz."""
+"""Run a script; write tokens or clips that its Loaders deliver, with their places, to a file per step: seen-*.npz."""
 
 import itertools
 import os
@@ -19,7 +19,8 @@ def seen(loop: EpochIterator) -> dict[str, Any]:
     """Deliver a batch, and write it down."""
     batch = deliver(loop)
     name = f"seen-{os.getpid()}-{next(steps):04}.npz"
-    np.savez(Path(name), places=batch["index"].numpy(), rows=batch["tokens"].numpy())
+    rows = batch["tokens"] if "tokens" in batch else batch["video"]
+    np.savez(Path(name), places=batch["index"].numpy(), rows=rows.numpy())
     return batch
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -257,6 +258,69 @@ def test_a_detector_goes_on_with_other_ranks(tmp_path: Path) -> None:
     assert [found[2] for found in measured] == ["203", "203"]
     assert all(float(found[1]) >= 0.7 for found in measured)
     assert float(measured[0][1]) == pytest.approx(float(measured[1][1]), abs=0.002)  # of batches of other sizes
+
+
+def actions(folder: Path) -> list[str]:
+    """Make a dataset of clips in `folder`; return its classes."""
+    output(folder, EXAMPLES / "make_clips.py", "actions", "--videos", "40")
+    classes = sorted(path.name for path in (folder / "actions").iterdir())
+    for part in ("train", "val"):
+        with shardio.create(
+            folder / "data" / part, fields={"video": "video", "label": "int64"}, metadata={"classes": classes}
+        ) as writer:
+            for path in sorted((folder / "actions").rglob("*.mp4")):
+                if (int(path.stem) % 5 == 0) == (part == "val"):
+                    writer.append({"video": path.read_bytes(), "label": classes.index(path.parent.name)})
+    return classes
+
+
+@pytest.mark.long
+def test_actions_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    """Two ranks are killed, and one goes on to a high accuracy: clips before and after are those of an epoch.
+
+    Any number of ranks measures the accuracy on each video once.
+    """
+    pytest.importorskip("av")
+    assert len(actions(tmp_path)) == 4
+    script, words = EXAMPLES / "train_action.py", ["data", "--save-every", "3", "--epochs", "12"]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    output(whole, SEEN, script, tmp_path / "data", "--stop-after", "8")
+    command = [sys.executable, *TORCHRUN[:-1], SEEN, script, *words]
+    place = tmp_path / "action.pt"
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as launcher:
+        try:
+            wait_until(lambda: place.exists() or launcher.poll() is not None, seconds=100)
+        finally:
+            for rank in {int(path.stem.split("-")[1]) for path in tmp_path.glob("seen-*.npz")}:
+                os.kill(rank, signal.SIGKILL)
+            launcher.kill()
+    state = torch.load(place, weights_only=True)["loader"]
+    assert state["epoch"] == 0
+    done = state["position"] // 16
+    assert 0 < done < 8
+    before = taken(tmp_path, done)
+    alone = output(tmp_path, SEEN, script, *words)
+    after = taken(tmp_path, 8 - done)
+    expected = taken(whole, 8)
+    assert {*before} | {*after} == {*expected} == {*range(128)}
+    assert len(before) == 16 * done
+    assert all((clip == expected[place]).all() for place, clip in (before | after).items())
+    assert float(re.search(r"^accuracy (\d\.\d+) on 32 videos$", alone, re.M)[1]) >= 0.9
+    assert output(tmp_path, *TORCHRUN, script, *words) == alone.splitlines(keepends=True)[-1]
+
+
+def taken(folder: Path, steps: int) -> dict[int, NDArray[np.float32]]:
+    """Return the clips of the first steps of each process that were written to a folder, and remove the files."""
+    found: dict[int, NDArray[np.float32]] = {}
+    for path in sorted(folder.glob("seen-*.npz")):
+        if int(path.stem.split("-")[2]) < steps:
+            with np.load(path) as saved:
+                places = saved["places"].tolist()
+                assert found.keys().isdisjoint(places)
+                found |= dict(zip(places, saved["rows"], strict=True))
+        path.unlink()
+    return found
 
 
 @pytest.mark.long
