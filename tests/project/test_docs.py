@@ -57,6 +57,7 @@ LONG = (
     "segmentation.md",
     "training.md",
     "unbalanced.md",
+    "video.md",
     "volumes.md",
 )
 
