@@ -38,6 +38,10 @@ def _cuda(torch: ModuleType) -> str:
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
 
 
+def _libavcodec(av: ModuleType) -> str:
+    return f"libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
+
+
 PACKAGES = (
     Package("NumPy", "numpy", ("numpy",)),
     Package("PyTorch", "torch", ("torch",), more=_cuda),
@@ -64,6 +68,7 @@ PACKAGES = (
     Package("datasets", "datasets", ("datasets",), "data sets of Hugging Face"),
     Package("google-crc32c", "google_crc32c", ("google-crc32c",), "the checksums of TFRecord files"),
     Package("zarr", "zarr", ("zarr",), "Zarr arrays"),
+    Package("PyAV", "av", ("av",), "videos", more=_libavcodec),
     Package("Dask", "distributed", ("distributed",), "conversion on a Dask cluster", "'dask[distributed]'"),
     Package("pytorch_optimizer", "pytorch_optimizer", ("pytorch_optimizer",), "LARS, LARC and LAMB in shardio train"),
     Package("Starlette", "starlette", ("starlette",), "shardio browse", "starlette uvicorn"),
