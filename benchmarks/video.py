@@ -82,7 +82,7 @@ KINDS = {
 }
 
 
-class RecordedClip(shardio.RandomClip):
+class RecordedClip(shardio.RandomClip):  # type: ignore[misc]  # final, so that nobody else changes what it draws
     """Deliver recorded clips."""
 
     starts: ClassVar[NDArray[np.int64]]  # by epoch, the first frame of each sample
