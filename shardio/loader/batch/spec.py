@@ -107,7 +107,7 @@ class BatchOptions:
         check_switches(orient=self.orient, geometry=self.geometry, verify=self.verify)
         if self.untagged_matrix not in get_args(Matrix):
             choices = " or ".join(map(repr, get_args(Matrix)))
-            raise ConfigError("{untagged_matrix} must be {}, got {!r}", choices, self.untagged_matrix)
+            raise ConfigError(f"untagged_matrix must be {choices}, got {self.untagged_matrix!r}")
 
 
 @dataclass(frozen=True, slots=True)
