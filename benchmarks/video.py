@@ -46,8 +46,9 @@ from benchmarks._results import finish, options, ratio, sayer, turns
 from benchmarks.before_after import rates_of
 from shardio.engines.fused_images import FusedImages
 from shardio.engines.video_frames import VideoFrames
+from shardio.foreign.media import pyav
 from shardio.foreign.video import scan
-from shardio.foreign.video_decoder import DECODERS, pyav
+from shardio.foreign.video_decoder import DECODERS
 from shardio.format.limits import MAX_IMAGE_PIXELS
 from shardio.format.packets import CODECS, Directory, packets_of, runs_to_decode
 from shardio.transforms.fuse import FusedSteps

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, Message, SourceError
+from shardio.foreign.media import format_of
 from shardio.foreign.names import field_name
 from shardio.format import cf
 from shardio.format.fields import Shape
@@ -23,7 +24,8 @@ _MOST = 20  # arrays in a message, and remarks of one kind
 _SNIFFED = 16  # the most rows to search for an image
 _HEAD = 64  # bytes that tell one
 _OTHER_IMAGE = re.compile(rb"GIF8|II\*\0|MM\0\*|....ftyp(avif|hei[cx]|mif1)", re.DOTALL)
-_VIDEO = re.compile(rb"....ftyp(?!avif|hei[cx]|mif1|M4[AB])|....(moov|mdat|wide)|\x1aE\xdf\xa3|RIFF....AVI ", re.DOTALL)
+_SOUND = re.compile(rb"....ftypM4[AB]", re.DOTALL)
+_VIDEOS = ("mov", "matroska", "avi")  # whose first bytes tell them from other files
 _LAST_CHARACTER = 0x10FFFF
 
 
@@ -309,7 +311,8 @@ def field_of_files(values: Iterable[bytes]) -> Field:
         return Field("bytes")
     if 2 * sum(sniff_image(head) is not None for head in heads) >= len(heads):
         return Field("image")
-    return Field("video" if 2 * sum(map(bool, map(_VIDEO.match, heads))) >= len(heads) else "bytes")
+    videos = [head for head in heads if format_of(head, _VIDEOS) and not _SOUND.match(head)]
+    return Field("video" if 2 * len(videos) >= len(heads) else "bytes")
 
 
 def evenly_spaced(count: int, most: int = 100) -> list[int]:

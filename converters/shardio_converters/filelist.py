@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
 from shardio.foreign import sound
 from shardio.foreign.locations import scan_files
+from shardio.foreign.media import format_of
 from shardio.foreign.names import field_name, printable
 from shardio.source import (
     AnnotatedPixels,
@@ -368,6 +369,6 @@ def _field(root: Path, paths: StringArray, rate: int | None, *, mono: bool) -> F
         if len(heads) == _SNIFFED:
             break
     found = field_of_files(heads)
-    if rate is None or found.kind != "bytes" or not any(map(sound.format_of, heads)):
+    if rate is None or found.kind != "bytes" or not any(format_of(head, sound.DEMUXERS) for head in heads):
         return found
     return sound_field([os.path.join(root, paths[row]) for row in range(min(_TRIED, len(paths)))], rate, mono=mono)[0]

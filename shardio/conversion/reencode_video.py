@@ -6,7 +6,6 @@ libavformat and libavcodec parse what may be hostile, so the helper process does
 import io
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,10 +14,9 @@ from math import ceil
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, final
 
 from ..errors import BadSample, ConfigError
-from ..foreign.video import format_of
-from ..foreign.video_decoder import pyav
+from ..foreign.media import in_helper_as_file, opened, pictures, pyav
+from ..foreign.video import INDEXED, REWRITTEN
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..system import helper_process
 from ..system.rules import Count, Positive, Range, check_fields
 from .shrink import shrunk
 
@@ -31,6 +29,7 @@ DROPPED, DOUBLED, SILENT = "videos: frames dropped", "videos: frames doubled", "
 PACKETS_BEFORE, KEYS_BEFORE = "videos: packets before", "videos: key frames before"
 """Counted of videos that are encoded anew."""
 
+_DEMUXERS = (*INDEXED, *REWRITTEN, "mpeg", "asf")
 _BEAT = 16  # frames after which the helper shows that it works
 _IN_MP4 = ("aac", "mp3", "opus", "flac", "ac3", "eac3", "alac")  # sound; a file with another becomes MKV
 _FULL_RANGE, _BT601 = 2, 6  # libavutil's AVCOL_RANGE_JPEG and AVCOL_SPC_SMPTE170M
@@ -126,15 +125,7 @@ class VideoOptions:
 
     def __call__(self, data: bytes, counts: Counter[str]) -> bytes:
         """Return the video that `data` becomes, and count what that does; BadSample if it cannot be decoded."""
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data)
-            file.flush()
-            arguments = {"path": file.name, "options": asdict(self)}
-            try:
-                found = helper_process.call(f"{__name__}:answer", arguments, helper_process.current_limit())
-            except helper_process.CallFailed as error:
-                raise BadSample(f"libavcodec does not get through it: {error}") from error
-        *_, made, counted = found
+        *_, made, counted = in_helper_as_file(f"{__name__}:answer", data, options=asdict(self))
         if not made:
             return data
         counts.update(json.loads(counted) | {VIDEOS: 1, BEFORE: len(data), AFTER: len(made)})
@@ -147,26 +138,11 @@ def answer(path: str, options: Mapping[str, Any]) -> Iterator[bytes]:
     What is left as it is yields no bytes. Raises BadSample.
     """
     os.environ["SVT_LOG"] = "1"  # else each encoder of libsvtav1 prints a page
-    av, counts, made = pyav(), Counter[str](), io.BytesIO()
-    with open(path, "rb") as file:
-        form = _format(file.read(256))
-        file.seek(0)
-        try:
-            with av.open(file, format=form, options={"protocol_whitelist": ""}, metadata_errors="replace") as source:
-                yield from _Work(VideoOptions(**options), source, counts).into(made)
-        except av.error.FFmpegError as error:
-            raise BadSample(f"libavcodec, with the demuxer {form!r}: {error}") from error
+    counts, made = Counter[str](), io.BytesIO()
+    with opened(path, _DEMUXERS, "it is no MP4, MOV, MKV, WebM, AVI, FLV, MPEG or WMV file") as source:
+        yield from _Work(VideoOptions(**options), source, counts).into(made)
     yield made.getvalue()
     yield json.dumps(counts).encode()
-
-
-def _format(head: bytes) -> str:
-    """Return the demuxer for a file by its first bytes: of those whose packets are indexed, and of some others."""
-    others = {"avi": head[8:12] == b"AVI ", "flv": head[:4] == b"FLV\1", "mpeg": head[:4] == b"\0\0\1\xba"}
-    others |= {"asf": head[:4] == b"\x30\x26\xb2\x75", "mpegts": b"G" in (head[188:189], head[196:197])}
-    if form := format_of(head) or next((name for name, found in others.items() if found), None):
-        return form
-    raise BadSample("it is no MP4, MOV, MKV, WebM, AVI, FLV, MPEG or WMV file")
 
 
 class _Shown(NamedTuple):
@@ -187,11 +163,8 @@ class _Work:
     """
 
     def __init__(self, options: VideoOptions, source: Any, counts: Counter[str]) -> None:
-        attached = pyav().stream.Disposition.attached_pic
-        streams = [stream for stream in source.streams.video if not stream.disposition & attached]
-        if not streams:
-            raise BadSample("it has no video stream")
-        self._options, self._source, self._counts, self._stream = options, source, counts, streams[0]
+        self._options, self._source, self._counts = options, source, counts
+        self._stream = pictures(source)
         self._sound = next(iter(source.streams.audio), None)
         self._stream.codec_context.thread_count = 1
         self._rate = None if options.fps is None else Fraction(options.fps).limit_denominator(1001)

@@ -12,19 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample
-from ..system import helper_process
-from ..system.regular_files import open_regular
-from .video_decoder import pyav
+from .media import in_helper, opened, pyav
 
-_FORMATS = {
-    "wav": [(0, b"RIFF"), (0, b"RF64")],
-    "flac": [(0, b"fLaC")],
-    "ogg": [(0, b"OggS")],
-    "mp3": [(0, b"ID3"), *((0, bytes((0xFF, second))) for second in (0xFB, 0xFA, 0xF3, 0xF2, 0xE3, 0xE2))],
-    "mov": [(4, b"ftyp")],
-    "matroska": [(0, b"\x1aE\xdf\xa3")],
-}
-"""The demuxers that are used, with the bytes that their files begin with, and where."""
+DEMUXERS = ("wav", "flac", "ogg", "mp3", "mov", "matroska")
+"""The demuxers of files of sound."""
 _TOGETHER = 1 << 20  # bytes of samples that the helper sends at once
 
 
@@ -33,14 +24,6 @@ class Sound(NamedTuple):
 
     samples: NDArray[np.int16]
     rate: int
-
-
-def format_of(head: bytes) -> str | None:
-    """Return the demuxer for a file of sound that begins with these bytes, at least 12; None for another file."""
-    for name, beginnings in _FORMATS.items():
-        if any(head[at : at + len(mark)] == mark for at, mark in beginnings):
-            return name
-    return None
 
 
 def decoded(path: str, rate: int | None, *, mono: bool) -> Sound:
@@ -53,11 +36,7 @@ def decoded(path: str, rate: int | None, *, mono: bool) -> Sound:
 
     Raises BadSample if that is not possible.
     """
-    arguments = {"path": path, "rate": rate, "mono": mono}
-    try:
-        head, *parts = helper_process.call(f"{__name__}:answer", arguments, helper_process.current_limit())
-    except helper_process.CallFailed as error:
-        raise BadSample(f"FFmpeg does not get through it: {error}") from error
+    head, *parts = in_helper(f"{__name__}:answer", path, rate=rate, mono=mono)
     found, channels = np.frombuffer(head, np.int64).tolist()
     return Sound(np.frombuffer(b"".join(parts), np.int16).reshape(-1, channels), found)
 
@@ -71,21 +50,14 @@ def made_by() -> str:
 
 def answer(path: str, rate: int | None, mono: bool) -> Iterator[bytes]:
     """Yield the rate and the number of channels, int64, then the samples, int16; in the helper process."""
-    av = pyav()
     try:
-        with open(path, "rb", opener=open_regular) as file:
-            if (form := format_of(file.read(16))) is None:
-                raise BadSample("it is no WAV, FLAC, Ogg, MP3, MP4 or MKV file")
-            file.seek(0)
-            with av.open(file, format=form, options={"protocol_whitelist": ""}, metadata_errors="replace") as source:
-                if not source.streams.audio:
-                    raise BadSample("it has no sound")
-                stream = source.streams.audio[0]
-                wanted, channels = rate or stream.rate, 1 if mono else stream.channels
-                yield np.array((wanted, channels), np.int64).tobytes()
-                yield from _samples(source, stream, wanted, "mono" if mono else stream.layout)
-    except av.error.FFmpegError as error:
-        raise BadSample(f"FFmpeg: {error}") from error
+        with opened(path, DEMUXERS, "it is no WAV, FLAC, Ogg, MP3, MP4 or MKV file") as source:
+            if not source.streams.audio:
+                raise BadSample("it has no sound")
+            stream = source.streams.audio[0]
+            wanted, channels = rate or stream.rate, 1 if mono else stream.channels
+            yield np.array((wanted, channels), np.int64).tobytes()
+            yield from _samples(source, stream, wanted, "mono" if mono else stream.layout)
     except OSError as error:
         raise BadSample(f"cannot be read: {error.strerror}") from error
 

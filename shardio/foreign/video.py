@@ -5,9 +5,6 @@ have no place in their file are rewritten to MP4, with the same pictures. What i
 process does it (`system/helper_process.py`).
 """
 
-import contextlib
-import errno
-import os
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -30,26 +27,16 @@ from ..format.packets import (
     sum_of,
     table_of,
 )
-from ..system import helper_process
 from ..system.types import Buffer
-from .video_decoder import decode, pyav
+from .media import HEAD, format_of, in_helper_as_file, opened, pictures, pyav
+from .video_decoder import decode
 
-_FORMATS = {
-    "mov": [(4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")],
-    "matroska": [(0, b"\x1aE\xdf\xa3")],
-}
-"""The demuxers that are used, with the bytes that their files begin with, and where."""
-_REWRITTEN: dict[str, list[tuple[tuple[int, bytes], ...]]] = {
-    "mpegts": [((0, b"G"), (188, b"G")), ((4, b"G"), (196, b"G"))],
-    "avi": [((0, b"RIFF"), (8, b"AVI "))],
-    "flv": [((0, b"FLV\1"),)],
-}
-"""The demuxers of formats that are rewritten, and all that one of their files has."""
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM)
-_HEAD = 256  # bytes that tell the format
+INDEXED = ("mov", "matroska")
+"""The demuxers of formats whose packets are indexed."""
+REWRITTEN = ("mpegts", "avi", "flv")
+"""The demuxers of formats that are rewritten."""
 _BEHIND = 64  # bytes that a packet of Matroska may begin behind the place that the demuxer reports
 _HALF = 1 << 15  # of the one of a display matrix
-_BYTES_AT_ONCE = 8 << 20  # that are given the time of one call
 _CHECKED_EVERY = 50  # groups whose frames are decoded at conversion, besides the first and the last
 
 _TURNS = {(1, 0, 0, 1): 0, (0, 1, -1, 0): 90, (-1, 0, 0, -1): 180, (0, -1, 1, 0): 270}
@@ -62,20 +49,10 @@ _UNREAD = {
 }
 """What packets state that tables cannot."""
 
-# The format is not probed, and no protocol opens anything: libavformat has the bytes of the file alone.
-_ALONE = {"protocol_whitelist": ""}
 _SAME = {"fflags": "+bitexact", "movflags": "+faststart", "avoid_negative_ts": "make_zero"}
 
 REWRITE = "shardio convert rewrites it, without encoding it anew"
 ENCODE = "encode it anew, as `shardio convert --keyframes 12` does"
-
-
-def format_of(head: bytes) -> str | None:
-    """Return the demuxer for a file that begins with these bytes, at least 12; None if its packets aren't indexed."""
-    for name, beginnings in _FORMATS.items():
-        if any(head[at : at + len(mark)] == mark for at, mark in beginnings):
-            return name
-    return None
 
 
 def indexable(value: Buffer) -> Buffer:
@@ -84,14 +61,7 @@ def indexable(value: Buffer) -> Buffer:
     Files of formats that are not rewritten are returned as they are. Raises BadSample as `described` does, and if its
     packets cannot stand in an MP4.
     """
-    return value if _rewritten_format(bytes(value[:_HEAD])) is None else _in_helper(value, "rewritten")[0]
-
-
-def _rewritten_format(head: bytes) -> str | None:
-    for name, beginnings in _REWRITTEN.items():
-        if any(all(head[at : at + len(mark)] == mark for at, mark in marks) for marks in beginnings):
-            return name
-    return None
+    return value if format_of(value[:HEAD], REWRITTEN) is None else in_helper_as_file(f"{__name__}:rewritten", value)[0]
 
 
 def described(value: Buffer, *, whole: bool = False) -> tuple[VideoFacts, bytes]:
@@ -103,65 +73,34 @@ def described(value: Buffer, *, whole: bool = False) -> tuple[VideoFacts, bytes]
 
     Raises BadSample as `scan` does, or if that takes too long or ends the helper.
     """
-    found = _in_helper(value, "answer", whole=whole)
+    found = in_helper_as_file(f"{__name__}:answer", value, whole=whole)
     return VideoFacts.of(found[0]), bytes(found[1])
-
-
-def _in_helper(value: Buffer, function: str, **arguments: Any) -> list[bytearray]:
-    limit = helper_process.current_limit() * (1 + len(value) // _BYTES_AT_ONCE)
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(value)
-        file.flush()
-        try:
-            return helper_process.call(f"{__name__}:{function}", {"path": file.name, **arguments}, limit)
-        except helper_process.CallFailed as error:
-            raise BadSample(f"libav does not get through it: {error}") from error
 
 
 def rewritten(path: str) -> Iterator[bytes]:
     """Yield an MP4 with the packets of a video and its sound, in the helper process."""
-    av = pyav()
-    with open(path, "rb") as file, tempfile.NamedTemporaryFile(suffix=".mp4") as made:
-        name = _rewritten_format(file.read(_HEAD))
-        file.seek(0)
-        with _refusing(f"libav, which rewrites it from {name!r} to MP4", f": {ENCODE}"):
-            with (
-                av.open(file, format=name, options=_ALONE, metadata_errors="replace") as source,
-                av.open(made.name, "w", format="mp4", options=_SAME) as output,
-            ):
-                kept = [_pictures(source), *(each for each in source.streams.audio if each.codec_context is not None)]
-                streams = {stream.index: output.add_stream_from_template(stream) for stream in kept}
-                before = list[list[bytes]]()
-                for packet in source.demux(kept):
-                    if not packet.size:
-                        continue
-                    if packet.dts is None or packet.pts is None or packet.is_corrupt:
-                        raise BadSample(f"packet {len(before)} has no time, or is cut short: {ENCODE}")
-                    if packet.stream.index == kept[0].index:
-                        before.append(_pictures_of(kept[0], packet))
-                    packet.stream = streams[packet.stream.index]
-                    output.mux(packet)
-            with av.open(made, format="mov", options=_ALONE) as source:
-                stream = _pictures(source)
-                if [_pictures_of(stream, packet) for packet in source.demux(stream) if packet.size] != before:
-                    raise BadSample(f"its packets are others in an MP4: {ENCODE}")
-        made.seek(0)
+    with tempfile.NamedTemporaryFile(suffix=".mp4") as made:
+        with (
+            opened(path, REWRITTEN, "it is no MPEG-TS, AVI or FLV file", f": {ENCODE}") as source,
+            pyav().open(made.name, "w", format="mp4", options=_SAME) as output,
+        ):
+            kept = [pictures(source), *(each for each in source.streams.audio if each.codec_context is not None)]
+            streams = {stream.index: output.add_stream_from_template(stream) for stream in kept}
+            before = list[list[bytes]]()
+            for packet in source.demux(kept):
+                if not packet.size:
+                    continue
+                if packet.dts is None or packet.pts is None or packet.is_corrupt:
+                    raise BadSample(f"packet {len(before)} has no time, or is cut short: {ENCODE}")
+                if packet.stream.index == kept[0].index:
+                    before.append(_pictures_of(kept[0], packet))
+                packet.stream = streams[packet.stream.index]
+                output.mux(packet)
+        with opened(made.name, ("mov",), "libav made no MP4 of it", f": {ENCODE}") as source:
+            stream = pictures(source)
+            if [_pictures_of(stream, packet) for packet in source.demux(stream) if packet.size] != before:
+                raise BadSample(f"its packets are others in an MP4: {ENCODE}")
         yield made.read()
-
-
-@contextlib.contextmanager
-def _refusing(told: str, advice: str = "") -> Iterator[None]:
-    """Raise BadSample for errors of PyAV, but those of this machine as they are.
-
-    IndexError is for streams that appear on the way, OSError for places that no file has.
-    """
-    try:
-        yield
-    except (pyav().error.FFmpegError, ValueError, IndexError, OSError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if number in _OF_THE_MACHINE:
-            raise OSError(number, os.strerror(number)) from error
-        raise BadSample(f"{told}: {error}{advice}") from error
 
 
 def _pictures_of(stream: Any, packet: Any) -> list[bytes]:
@@ -195,30 +134,12 @@ def scan(path: Path, most_pixels: int, *, whole: bool = False) -> tuple[VideoFac
     Raises:
         BadSample: it is no such file, is damaged, or its packets are not in its bytes as they are.
     """
-    av = pyav()
-    with path.open("rb") as file:
-        if (name := format_of(file.read(16))) is None:
-            raise BadSample(f"it is no MP4, MOV, MKV or WebM file: {REWRITE}")
-        file.seek(0)
-        with (
-            _refusing(f"libav, which reads it as {name!r}"),
-            av.open(file, format=name, options=_ALONE, metadata_errors="replace") as container,
-        ):
-            return _scanned(container, path, most_pixels, whole)
-
-
-def _pictures(container: Any) -> Any:
-    """Return the first stream of pictures that is no cover; BadSample if there is none."""
-    for stream in container.streams.video:
-        if not stream.disposition & stream.disposition.attached_pic:
-            if stream.codec_context is None:
-                raise BadSample(f"libav knows no codec of its video stream: {ENCODE}")
-            return stream
-    raise BadSample("it has no video stream")
+    with opened(path, INDEXED, f"it is no MP4, MOV, MKV or WebM file: {REWRITE}") as container:
+        return _scanned(container, path, most_pixels, whole)
 
 
 def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple[VideoFacts, bytes]:
-    stream = _pictures(container)
+    stream = pictures(container)
     context = stream.codec_context
     codec, height, width = context.codec.canonical_name, context.height, context.width
     if codec not in CODECS:

@@ -8,6 +8,7 @@ from ..errors import BadSample, ConfigError
 from ..format.packets import CODECS, VideoFacts
 from ..system.timing import stage_within
 from ..system.types import Buffer
+from .media import pyav
 
 if TYPE_CHECKING:
     import av
@@ -26,16 +27,6 @@ _KEPT = 4  # decoders of a thread
 _STRICT = {"err_detect": "crccheck+bitstream+buffer", "strict": "1"}
 
 _of_thread = threading.local()
-
-
-def pyav() -> Any:
-    """Return the module `av`; ConfigError if PyAV is missing."""
-    try:
-        import av
-    except ImportError as error:
-        raise ConfigError("videos need PyAV: pip install 'shardio-data[video]'") from error
-    av.logging.set_level(None)
-    return av
 
 
 def decode(

@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from ...containers.extents import Runs
-from ...foreign.video import format_of
+from ...foreign.media import format_of
 from ...format.fields import length_column
 from ...views.readable import ReadableDataset
 
@@ -37,7 +37,7 @@ class VideoFile:
         self.size = int(self._selection.column(length_column(name))[0])
         head = self._read(range(min(self.size, _HEAD)))
         matroska = "webm" if b"webm" in head else "x-matroska"
-        self.media_type = f"video/{matroska if format_of(head) == 'matroska' else 'mp4'}"
+        self.media_type = f"video/{matroska if format_of(head, ('matroska',)) else 'mp4'}"
 
     def parts(self, part: range) -> Iterator[bytes]:
         """Yield some of its bytes, a few at a time."""
