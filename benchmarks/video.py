@@ -50,7 +50,7 @@ from shardio.foreign.media import pyav
 from shardio.foreign.video import scan
 from shardio.foreign.video_decoder import DECODERS
 from shardio.format.limits import MAX_IMAGE_PIXELS
-from shardio.format.packets import CODECS, Directory, packets_of, runs_to_decode
+from shardio.format.packets import CODECS, runs_to_decode, whole_table
 from shardio.transforms.fuse import FusedSteps
 from shardio.transforms.random_generator import RandomGenerator
 from tests._s3 import KEY, SECRET, s3_server
@@ -150,9 +150,7 @@ def clips_of(videos: Sequence[Path], starts: NDArray[np.int64]) -> list[Clip]:
     known = []
     for video in videos:
         facts, table = scan(video, MAX_IMAGE_PIXELS)
-        size = video.stat().st_size
-        directory = Directory.of(facts, table[: facts.head], size)
-        packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], size)
+        packets = whole_table(facts, table, video.stat().st_size)[1]
         known.append((facts.codec, table[facts.head - facts.extradata : facts.head], packets))
     clips = []
     for start, number in zip(starts.reshape(-1).tolist(), itertools.cycle(range(len(videos))), strict=False):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ..errors import Message
 from ..format.fields import Field, facts_column, packets_column
-from ..format.packets import Directory, VideoFacts, packets_of
+from ..format.packets import VideoFacts, whole_table
 from ..output.shard_writer import Encoded
 from ..system.units import counted, format_size
 from .reencode_video import (
@@ -38,9 +38,7 @@ def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) ->
             continue
         facts = VideoFacts.of(sample.stored[facts_column(name)])
         table = sample.stored[packets_column(name)]
-        size = len(sample.stored[name])
-        directory = Directory.of(facts, table, size)
-        packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], size)
+        packets = whole_table(facts, table, len(sample.stored[name]))[1]
         counts[_STORED] += 1
         counts[_PACKETS] += len(packets)
         counts[_KEYS] += int(packets.keys.sum())

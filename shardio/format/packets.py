@@ -277,16 +277,21 @@ def check_groups(
             raise BadTable(f"group {number} of its packets: checksum {found.hex()} is not {block[:_SUM].hex()}")
 
 
+def whole_table(facts: VideoFacts, table: Buffer, size: int) -> tuple[Directory, Packets]:
+    """Return the directory and all packets of a table; BadTable if a file of `size` bytes cannot have it."""
+    facts.check(len(table))
+    directory = Directory.of(facts, table[: facts.head], size)
+    return directory, packets_of(facts, directory, range(facts.groups), table[facts.head :], size)
+
+
 def check_table(facts: VideoFacts, table: Buffer, value: Buffer) -> None:
     """Raise BadTable for a table, or facts, that are not those of a video's bytes."""
-    facts.check(len(table))
-    if not facts.groups:
+    if facts == VideoFacts.of_none() and not len(table):
         return
-    directory, groups = Directory.of(facts, table[: facts.head], len(value)), range(facts.groups)
-    packets = packets_of(facts, directory, groups, table[facts.head :], len(value))
+    directory, packets = whole_table(facts, table, len(value))
     places = zip(packets.offsets.tolist(), packets.sizes.tolist(), strict=True)
     sums = [sum_of(value[place : place + size]) for place, size in places]
-    check_groups(facts, table[: facts.head], directory, groups, table[facts.head :], sums)
+    check_groups(facts, table[: facts.head], directory, range(facts.groups), table[facts.head :], sums)
 
 
 def _group_sum(extradata: Buffer, entry: Buffer, block: Buffer, sums: Sequence[int]) -> bytes:

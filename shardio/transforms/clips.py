@@ -6,13 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..system.rules import at_least_one
+from ..system.rules import Positive, at_least_one, check_fields
 from .random_generator import RandomGenerator, RandomKeys
 
 T = TypeVar("T")
@@ -31,17 +31,15 @@ class _EvenlySpaced(ABC):
 
     frames: int
     stride: int = 1
-    stride_seconds: float | None = None
+    stride_seconds: Positive | None = None
     short: Short = "drop"
 
     def __post_init__(self) -> None:
         at_least_one(self.frames, "frames")
         at_least_one(self.stride, "stride")
-        if self.stride_seconds is not None:
-            if self.stride != 1:
-                raise ConfigError(f"give stride or stride_seconds, got {self.stride} and {self.stride_seconds}")
-            _check_seconds((self.stride_seconds,), "stride_seconds")
-        _check_short(self.short)
+        if self.stride_seconds is not None and self.stride != 1:
+            raise ConfigError(f"give stride or stride_seconds, got {self.stride} and {self.stride_seconds}")
+        check_fields(self)
 
     @property
     def in_seconds(self) -> bool:
@@ -163,8 +161,11 @@ class FramesAt:
         if not listed or not len(self.seconds):
             raise ConfigError(f"seconds must be a list of times, such as [0, 0.5, 1], got {self.seconds!r}")
         object.__setattr__(self, "seconds", tuple(self.seconds))
-        _check_seconds(self.seconds, "seconds")
-        _check_short(self.short)
+        for value in self.seconds:
+            number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if not number or not 0 <= value < math.inf:
+                raise ConfigError(f"seconds must be finite and at least 0, got {value!r}")
+        check_fields(self)
 
     @property
     def frames(self) -> int:
@@ -193,19 +194,6 @@ def chosen(clip: Clip, lengths: NDArray[Any], keys: RandomKeys) -> NDArray[Any]:
         keys: their random keys.
     """
     return clip.choose(lengths, keys.generator(_STREAM))
-
-
-def _check_seconds(values: Sequence[float], name: str) -> None:
-    for value in values:
-        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0 or (name == "stride_seconds" and not value):
-            least = "at least" if name == "seconds" else "above"
-            raise ConfigError(f"{name} must be finite and {least} 0, got {value!r}")
-
-
-def _check_short(short: object) -> None:
-    if short not in get_args(Short):
-        raise ConfigError(f"short must be {', '.join(map(repr, get_args(Short)))}, got {short!r}")
 
 
 def split(transforms: Sequence[T]) -> tuple[Clip | None, Sequence[T]]:

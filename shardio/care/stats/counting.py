@@ -14,7 +14,7 @@ from PIL import Image
 from ...errors import BadSample
 from ...format import images
 from ...format.fields import Field, facts_column, length_column, packets_column, present_column, shape_column
-from ...format.packets import CODECS, Directory, VideoFacts, packets_of
+from ...format.packets import CODECS, BadTable, VideoFacts, whole_table
 from ...views.classes import names_by_field
 from ...views.readable import SelectedSamples
 from ..examine import decode
@@ -497,11 +497,10 @@ def inspect_table(facts_row: NDArray[np.int64], table: Any, size: int) -> tuple[
 
     Raises BadSample for a table that is damaged.
     """
-    facts, size = VideoFacts(*facts_row.tolist()), int(size)
+    facts = VideoFacts(*facts_row.tolist())
     try:
-        directory = Directory.of(facts, table[: facts.head], size)
-        packets = packets_of(facts, directory, range(facts.groups), table[facts.head :], size)
-    except (ValueError, OverflowError) as error:  # also of facts that no video has
+        packets = whole_table(facts, table, int(size))[1]
+    except BadTable as error:
         raise BadSample(f"its table of packets: {error}") from error
     return facts.frames, int(packets.keys.sum()), len(packets), int(packets.spare.sum())
 
