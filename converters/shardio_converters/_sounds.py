@@ -33,14 +33,14 @@ def sound_field(paths: Sequence[str], rate: int | None, *, mono: bool) -> tuple[
         SourceError: no file can be decoded.
     """
     given = None if rate is None else at_least_one(rate, "rate")
-    first, wrong = None, None
+    wrong = None
     for path in paths:
         try:
             first = _decoded(path, given, mono=mono)
             break
         except BadSample as error:
             wrong = wrong or error
-    if first is None:
+    else:
         raise SourceError(f"no sound can be decoded: {wrong}") from wrong
     channels = first.samples.shape[1]
     told = "sounds are stored with {} samples per second, as the first file has; {rate:16000} would make 16,000"

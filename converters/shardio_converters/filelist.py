@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
-from shardio.foreign import sound
+from shardio.foreign import media, sound
 from shardio.foreign.locations import scan_files
-from shardio.foreign.media import format_of
 from shardio.foreign.names import field_name, printable
 from shardio.source import (
     AnnotatedPixels,
@@ -286,7 +285,7 @@ class FileList(ListedFiles):
     def changes(self) -> Mapping[str, Any]:
         """The build of FFmpeg that decodes sounds, where there are some."""
         sounds = any(field.kind == "array" for field in self.file_fields.values())
-        return {"sounds": sound.made_by()} if sounds else {}
+        return {"sounds": media.build("libavcodec", "libswresample")} if sounds else {}
 
 
 def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tuple[str, ...]:
@@ -369,6 +368,6 @@ def _field(root: Path, paths: StringArray, rate: int | None, *, mono: bool) -> F
         if len(heads) == _SNIFFED:
             break
     found = field_of_files(heads)
-    if rate is None or found.kind != "bytes" or not any(format_of(head, sound.DEMUXERS) for head in heads):
+    if rate is None or found.kind != "bytes" or not any(media.format_of(head, sound.DEMUXERS) for head in heads):
         return found
     return sound_field([os.path.join(root, paths[row]) for row in range(min(_TRIED, len(paths)))], rate, mono=mono)[0]

@@ -14,8 +14,8 @@ from math import ceil
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, final
 
 from ..errors import BadSample, ConfigError
-from ..foreign.media import in_helper_as_file, opened, pictures, pyav
-from ..foreign.video import INDEXED, REWRITTEN
+from ..foreign.media import build, in_helper_as_file, opened, pictures, pyav
+from ..foreign.video import INDEXED, REWRITTEN, rotation_of
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.rules import Count, Positive, Range, check_fields
 from .shrink import shrunk
@@ -33,8 +33,8 @@ _DEMUXERS = (*INDEXED, *REWRITTEN, "mpeg", "asf")
 _BEAT = 16  # frames after which the helper shows that it works
 _IN_MP4 = ("aac", "mp3", "opus", "flac", "ac3", "eac3", "alac")  # sound; a file with another becomes MKV
 _FULL_RANGE, _BT601 = 2, 6  # libavutil's AVCOL_RANGE_JPEG and AVCOL_SPC_SMPTE170M
-_UPRIGHT = {0: (), 90: (("transpose", "cclock"),), 180: (("hflip", ""), ("vflip", "")), 270: (("transpose", "clock"),)}
-"""The filters that turn a picture back which is to be shown turned anticlockwise by so many degrees."""
+_UPRIGHT = {0: (), 90: (("transpose", "clock"),), 180: (("hflip", ""), ("vflip", "")), 270: (("transpose", "cclock"),)}
+"""The filters that make a frame upright, by the degrees clockwise to turn it."""
 
 
 class _Encoder(NamedTuple):
@@ -118,10 +118,12 @@ class VideoOptions:
         except av.codec.codec.UnknownCodecError as error:
             why = "{codec}: this PyAV has no encoder {!r}, which its wheels from PyPI have"
             raise ConfigError(why, self.encoder.name) from error
-        version = ".".join(map(str, av.library_versions["libavcodec"]))
         chosen = {name: value for name, value in asdict(self).items() if name != "max_image_pixels"}
-        build = f"{self.encoder.name}, libavcodec {version}, PyAV {av.__version__}"
-        return {**chosen, "encoder": build, "encoder options": dict(self.encoder.options)}
+        return {
+            **chosen,
+            "encoder": f"{self.encoder.name}, {build('libavcodec')}",
+            "encoder options": dict(self.encoder.options),
+        }
 
     def __call__(self, data: bytes, counts: Counter[str]) -> bytes:
         """Return the video that `data` becomes, and count what that does; BadSample if it cannot be decoded."""
@@ -210,17 +212,17 @@ class _Work:
         if self._rate is None:
             yield from self._decoded()
             return
-        tick, first, held, steps = Fraction(self._stream.time_base) * self._rate, None, None, 0
-        made = 0  # frames of the result so far
-        for frame, time in self._decoded():
-            if held is not None and first is not None:
-                end = ceil((time - first) * tick)
-                yield from self._repeated(held, made, end)
-                made, steps = max(made, end), steps + 1
-            first, held = (time if first is None else first), _Shown(frame, time)
-        if held is not None and first is not None:  # the last one is shown as long as one is in the mean
-            mean = Fraction(held.time - first, steps) if steps else Fraction(1) / tick
-            yield from self._repeated(held, made, max(made, ceil((held.time - first + mean) * tick)))
+        tick, frames = Fraction(self._stream.time_base) * self._rate, self._decoded()
+        if (held := next(frames, None)) is None:
+            return
+        first, made, steps = held.time, 0, 0  # frames of the result, and from frame to frame of the source, so far
+        for shown in frames:
+            end = ceil((shown.time - first) * tick)
+            yield from self._repeated(held, made, end)
+            made, steps, held = max(made, end), steps + 1, shown
+        # The last one is shown as long as one is in the mean.
+        mean = Fraction(held.time - first, steps) if steps else Fraction(1) / tick
+        yield from self._repeated(held, made, max(made, ceil((held.time - first + mean) * tick)))
 
     def _repeated(self, held: _Shown, begin: int, end: int) -> Iterator[_Shown]:
         for number in range(begin, end):
@@ -275,9 +277,7 @@ class _Work:
     def _configure(self, frame: Any) -> tuple[int, int]:
         """Make the filters for frames like this one; return the height and width that come out of them."""
         height, width = (max(2, side - side % 2) for side in self._made_size(frame))
-        degrees = frame.rotation % 360
-        if degrees not in _UPRIGHT:
-            raise BadSample(f"it is to be shown turned by {degrees} degrees")
+        degrees = rotation_of(frame)
         full = frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj") or frame.format.is_rgb
         how = f"flags=bicubic+accurate_rnd+bitexact:in_range={'full' if full else 'limited'}:out_range=limited"
         graph = pyav().filter.Graph()

@@ -49,6 +49,12 @@ def pyav() -> Any:
     return av
 
 
+def build(*libraries: str) -> str:
+    """Return the versions of some libraries of FFmpeg, and of PyAV, as text."""
+    versions = (f"{name} {'.'.join(map(str, pyav().library_versions[name]))}" for name in libraries)
+    return f"{', '.join(versions)}, PyAV {pyav().__version__}"
+
+
 def format_of(head: Buffer, demuxers: Collection[str]) -> str | None:
     """Return the one of these demuxers that reads a file which begins with `HEAD` bytes or fewer; None if none does."""
     for name in demuxers:

@@ -41,13 +41,6 @@ def decoded(path: str, rate: int | None, *, mono: bool) -> Sound:
     return Sound(np.frombuffer(b"".join(parts), np.int16).reshape(-1, channels), found)
 
 
-def made_by() -> str:
-    """Return the build of FFmpeg that decodes and resamples."""
-    av = pyav()
-    versions = (f"{name} {'.'.join(map(str, av.library_versions[name]))}" for name in ("libavcodec", "libswresample"))
-    return f"{', '.join(versions)}, PyAV {av.__version__}"
-
-
 def answer(path: str, rate: int | None, mono: bool) -> Iterator[bytes]:
     """Yield the rate and the number of channels, int64, then the samples, int16; in the helper process."""
     try:

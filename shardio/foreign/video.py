@@ -93,23 +93,14 @@ def rewritten(path: str) -> Iterator[bytes]:
                 if packet.dts is None or packet.pts is None or packet.is_corrupt:
                     raise BadSample(f"packet {len(before)} has no time, or is cut short: {ENCODE}")
                 if packet.stream.index == kept[0].index:
-                    before.append(_pictures_of(kept[0], packet))
+                    before.append(_pictures_in(kept[0], packet))
                 packet.stream = streams[packet.stream.index]
                 output.mux(packet)
         with opened(made.name, ("mov",), "libav made no MP4 of it", f": {ENCODE}") as source:
             stream = pictures(source)
-            if [_pictures_of(stream, packet) for packet in source.demux(stream) if packet.size] != before:
+            if [_pictures_in(stream, packet) for packet in source.demux(stream) if packet.size] != before:
                 raise BadSample(f"its packets are others in an MP4: {ENCODE}")
         yield made.read()
-
-
-def _pictures_of(stream: Any, packet: Any) -> list[bytes]:
-    """Return what a packet has of pictures, whatever separates its units."""
-    codec, extradata = stream.codec_context.codec.canonical_name, bytes(stream.codec_context.extradata or b"")
-    data = bytes(packet)
-    if codec == "h264":
-        return [unit for unit in _units(data, extradata, 4) if 1 <= unit[0] & 0x1F <= 5]
-    return [unit for unit in _units(data, extradata, 21) if unit[0] >> 1 & 0x3F < 32] if codec == "hevc" else [data]
 
 
 def answer(path: str, whole: bool) -> Iterator[bytes]:
@@ -153,7 +144,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
         for packet in container.demux(stream):
             decodes = whole or len(found) < LEAST or not delivered
             for frame in packet.decode() if decodes else ():
-                rotation = rotation if delivered else _rotation(frame)
+                rotation = rotation if delivered else rotation_of(frame)
                 delivered.append(frame.pts)
             if not packet.size:  # the last one, which only says that there are no more
                 continue
@@ -239,16 +230,14 @@ def _unread(packet: Any) -> str | None:
     return next((told for kind, told in _UNREAD.items() if packet.has_sidedata(kind)), None)
 
 
-def _rotation(frame: Any) -> int:
+def rotation_of(frame: Any) -> int:
     """Return the degrees by which a frame's display matrix turns it clockwise; BadSample if it does anything else."""
     if (stated := frame.side_data.get("DISPLAYMATRIX")) is None:
         return 0
     matrix = np.frombuffer(stated, np.int32).reshape(3, 3)[:2, :2].astype(np.int64)
     turn = tuple((np.sign(matrix) * (np.abs(matrix) >= _HALF)).flatten().tolist())
     if turn not in _TURNS:
-        raise BadSample(
-            f"its frames are to be shown by the matrix {matrix.tolist()}, which is no quarter turn: {ENCODE}"
-        )
+        raise BadSample(f"its frames are to be shown by the matrix {matrix.tolist()}, which is no quarter turn")
     return _TURNS[turn]
 
 
@@ -281,16 +270,27 @@ def _needed_extradata(codec: str, extradata: bytes) -> bytes:
 
 def _reference(codec: str, extradata: bytes, data: bytes) -> tuple[bool, int]:
     """Return whether no other picture refers to a packet's, and its temporal layer; False, 0 if nothing tells that."""
+    units = _picture_units(codec, extradata, data)
     if codec == "h264":
-        heads = [unit[0] for unit in _units(data, extradata, 4) if 1 <= unit[0] & 0x1F <= 5]
-        return bool(heads) and not any(head & 0x60 for head in heads), 0
+        return bool(units) and not any(unit[0] & 0x60 for unit in units), 0
     if codec == "hevc":
-        pictures = [(unit[0] >> 1 & 0x3F, (unit[1] & 7) - 1) for unit in _units(data, extradata, 21)]
-        pictures = [(kind, layer) for kind, layer in pictures if kind < 32]
-        spare = bool(pictures) and all(kind < 16 and kind % 2 == 0 for kind, _ in pictures)
-        return spare, max((layer for _, layer in pictures), default=0)
+        spare = bool(units) and all(unit[0] >> 1 & 0x3F in range(0, 16, 2) for unit in units)
+        return spare, max(((unit[1] & 7) - 1 for unit in units), default=0)
     # VP8 and VP9 never say so. AV1 does, behind a dozen fields of its frame headers, which depend on each other.
     return False, 0
+
+
+def _pictures_in(stream: Any, packet: Any) -> list[bytes]:
+    """Return the pictures of a packet, whatever separates its units."""
+    codec, data = stream.codec_context.codec.canonical_name, bytes(packet)
+    return _picture_units(codec, bytes(stream.codec_context.extradata or b""), data)
+
+
+def _picture_units(codec: str, extradata: bytes, data: bytes) -> list[bytes]:
+    """Return the units of a packet of H.264 or HEVC that are pictures; the whole packet of other codecs."""
+    if codec == "h264":
+        return [unit for unit in _units(data, extradata, 4) if 1 <= unit[0] & 0x1F <= 5]
+    return [unit for unit in _units(data, extradata, 21) if unit[0] >> 1 & 0x3F < 32] if codec == "hevc" else [data]
 
 
 def _units(data: bytes, extradata: bytes, place: int) -> Iterator[bytes]:

@@ -13,14 +13,7 @@ from .media import pyav
 if TYPE_CHECKING:
     import av
 
-DECODERS: Mapping[str, str] = {
-    "h264": "h264",
-    "hevc": "hevc",
-    "av1": "libdav1d",
-    "vp9": "vp9",
-    "vp8": "vp8",
-    "mjpeg": "mjpeg",
-}
+DECODERS: Mapping[str, str] = {codec: codec for codec in CODECS if codec} | {"av1": "libdav1d"}
 """The decoder of each codec."""
 _KEPT = 4  # decoders of a thread
 # By its standard, H.264 that states no depth of its reordering may have the greatest; a guess would lose frames.
