@@ -74,7 +74,8 @@ def info(
         _show_view(dataset, choice.opened(dataset, stores), as_json)
         return
     loaded = load_manifest(dataset, StoreAccess.of(dataset, **stores))
-    videos = _videos(open_dataset(dataset)) if as_url(dataset) is None and _has_videos(loaded.fields) else {}
+    has_videos = any(field.kind == "video" for field in loaded.fields.values())
+    videos = _videos(open_dataset(dataset)) if as_url(dataset) is None and has_videos else {}
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
     given: dict[str, int] = {"nodes": 1 if nodes is None else nodes, "block": 64 if block is None else block}
     costs = epoch_cost(loaded, cache_bytes=room, **given) if cost else ()
@@ -103,10 +104,6 @@ def info(
         print(line)
 
 
-def _has_videos(fields: Mapping[str, Field]) -> bool:
-    return any(field.kind == "video" for field in fields.values())
-
-
 def _videos(dataset: BaseDataset) -> dict[str, str]:
     """Return what the first sample's videos are, by field; nothing of shards that can't be read."""
     from ..care.values import missing, video_facts, video_text  # loads Pillow
@@ -121,11 +118,11 @@ def _videos(dataset: BaseDataset) -> dict[str, str]:
 
 def _show_view(path: str, view: BaseDataset, as_json: bool) -> None:
     node = view.description({})
-    videos = _videos(view) if _has_videos(view.fields) else {}
     if as_json:
         told = {"path": path, "digest": view.digest, "samples": len(view), "fields": fields_to_json(view.fields)}
         print(json.dumps({**told, "metadata": dict(view.metadata), "view": node}, indent=1))
         return
+    videos = _videos(view) if any(field.kind == "video" for field in view.fields.values()) else {}
     _print_table(
         [
             ("view", path),

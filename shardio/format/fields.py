@@ -613,6 +613,12 @@ def packets_column(name: str) -> str:
     return f"_packets.{name}"
 
 
+def table_columns(name: str) -> tuple[str, ...]:
+    """Return the names of the hidden columns that say where the packets of a field's videos are, and their lengths."""
+    packets = packets_column(name)
+    return facts_column(name), packets, length_column(name), length_column(packets)
+
+
 def sum_column(name: str) -> str:
     """Return the name of the hidden column that holds the checksums of the videos of a field."""
     return f"_sum.{name}"
@@ -644,9 +650,7 @@ def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
     videos = [name for name, field in fields.items() if field.kind == "video"]
     facts = {facts_column(n): Field("array", dtype="int64", shape=(len(VideoFacts._fields),)) for n in videos}
     packets = {packets_column(n): Field("array", dtype="uint8", shape=(None,)) for n in videos}
-    sums = {sum_column(n): Field("scalar", dtype="uint64") for n in videos} | {
-        CHECKSUM: Field("scalar", dtype="uint64")
-    }
+    sums = {name: Field("scalar", dtype="uint64") for name in (*map(sum_column, videos), CHECKSUM)}
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }

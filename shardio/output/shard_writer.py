@@ -214,8 +214,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
     None stands for the value of an optional field that the sample lacks.
     """
     shapes: dict[str, tuple[int, int]] = {}
-    lengths: dict[str, bytes] = {}
-    videos: dict[str, bytes] = {}
+    hidden: dict[str, bytes] = {}
     stored: dict[str, Buffer] = {}
     for name, field in fields.items():
         value = values[name]
@@ -224,14 +223,14 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
             stored[present_column(name)] = b"\0" if value is None else b"\1"
         try:
             if field.has_lengths:
-                lengths[length_column(name)] = field.length_of(stored[name]).to_bytes(8, "little")
+                hidden[length_column(name)] = field.length_of(stored[name]).to_bytes(8, "little")
             if field.kind == "images" and value is not None:
                 field.check_images(value, field.probe)
             if field.kind == "video":
                 facts, table = (VideoFacts.of_none(), b"") if value is None else video.described(value)
-                videos |= {facts_column(name): facts.stored, packets_column(name): table}
-                videos[sum_column(name)] = sum_of(stored[name]).to_bytes(8, "little")
-                lengths[length_column(packets_column(name))] = len(table).to_bytes(8, "little")
+                hidden |= {facts_column(name): facts.stored, packets_column(name): table}
+                hidden[sum_column(name)] = sum_of(stored[name]).to_bytes(8, "little")
+                hidden[length_column(packets_column(name))] = len(table).to_bytes(8, "little")
             if field.kind == "image" and value is not None:
                 info = field.probe(value)
                 shapes[name] = (info.height, info.width)
@@ -239,15 +238,10 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
                     raise BadSample(f"expected an image of {field.image_size} (height, width), got {shapes[name]}")
         except (BadSample, ValueError) as error:
             raise BadSample(f"field {name!r}: {error}") from error
-    checksum = checksums.of_sample({**stored, **videos}, content_columns(fields))
-    hidden = {
-        shape_column(name): _SHAPE.pack(*shapes.get(name, (0, 0)))
-        for name, field in fields.items()
-        if field.kind == "image"
-    }
-    return Encoded(
-        {**stored, **hidden, **lengths, **videos, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes
-    )
+    checksum = checksums.of_sample({**stored, **hidden}, content_columns(fields))
+    for name in (name for name, field in fields.items() if field.kind == "image"):
+        hidden[shape_column(name)] = _SHAPE.pack(*shapes.get(name, (0, 0)))
+    return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
 
 
 def common_shape(sizes: NDArray[np.int32]) -> tuple[int, int] | None:

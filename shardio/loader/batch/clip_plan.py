@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.extents import Extent, Runs
+from ...containers.extents import Runs
 from ...errors import BadSample
 from ...format.fields import facts_column, frames_column, length_column, packets_column
 from ...format.packets import BadTable, Directory, Packets, VideoFacts, packets_of, runs_to_decode
@@ -236,8 +236,3 @@ def _runs_of(spec: BatchSpec, video: VideoPlan) -> tuple[NDArray[np.int64], NDAr
     ends = np.maximum.accumulate(begins + packets.sizes[taken][order])
     apart = np.flatnonzero(begins[1:] - ends[:-1] > _NEAR) + 1
     return begins[np.concatenate([[0], apart])], ends[np.concatenate([apart - 1, [len(ends) - 1]])]
-
-
-def clip_extents(field: str, plan: ClipPlan) -> dict[str, Extent]:
-    """Return what is read of a video field and of its tables."""
-    return {field: plan.bytes, packets_column(field): plan.tables}

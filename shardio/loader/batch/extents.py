@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...containers.extents import Blocks, Extent, Runs, Several
-from ...format.fields import facts_column, frames_column, length_column, packets_column
+from ...format.fields import frames_column, length_column, packets_column, table_columns
 from ...transforms import ArrayRecipe, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.random_generator import RandomKeys
 from ...views.readable import SelectedSamples
-from .clip_plan import clip_extents, plan_clips
+from .clip_plan import plan_clips
 from .spec import BatchSpec
 
 
@@ -36,15 +36,10 @@ def extents(
             for stored in spec.windowed:
                 found[stored] = _entries(spec, stored, selection, keys)
     for stored in filter(spec.is_video, spec.names.delivered):
-        tables = [
-            facts_column(stored),
-            packets_column(stored),
-            length_column(stored),
-            length_column(packets_column(stored)),
-            *([frames_column(stored)] if spec.dataset.fields[stored].window else []),
-        ]
-        with selection.fetch(tables):
-            found |= clip_extents(stored, plan_clips(spec, stored, selection, keys, numbers))
+        chosen = [frames_column(stored)] if spec.dataset.fields[stored].window else []
+        with selection.fetch([*table_columns(stored), *chosen]):
+            plan = plan_clips(spec, stored, selection, keys, numbers)
+            found |= {stored: plan.bytes, packets_column(stored): plan.tables}
     for stored, names in spec.names.delivered.items():
         if all(spec.reads_blocks(name) for name in names):
             blocks = tuple(_blocks(spec, name, keys) for name in names)

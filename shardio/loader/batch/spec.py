@@ -28,14 +28,13 @@ from ...format.fields import (
     CLIPS,
     Field,
     describe_fields,
-    facts_column,
     frames_column,
     length_column,
-    packets_column,
     presence,
     present_column,
     shape_column,
     sum_column,
+    table_columns,
 )
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
@@ -287,9 +286,8 @@ class BatchSpec:
         read = checked if verify else kinds | {root: self.dataset.fields[root] for root in sorted(roots)}
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
-        videos = [c for n, kind in read.items() if kind.kind == "video" for c in (facts_column(n), packets_column(n))]
-        lengths = [length_column(n) for n, kind in read.items() if kind.has_lengths]
-        lengths += [length_column(name) for name in videos if name.startswith("_packets")]
+        videos = [column for n, kind in read.items() if kind.kind == "video" for column in table_columns(n)]
+        lengths = [length_column(n) for n, kind in read.items() if kind.has_lengths and kind.kind != "video"]
         videos += [sum_column(n) for n, kind in self.dataset.fields.items() if verify and kind.kind == "video"]
         videos += [frames_column(stored) for stored, kind in kinds.items() if kind.window and kind.kind in CLIPS]
         object.__setattr__(
