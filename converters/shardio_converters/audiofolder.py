@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import final
 
 from shardio.foreign.files import Sort
 
@@ -25,7 +23,7 @@ def audiofolder(
     hidden: bool | None = None,
     nested: bool | None = None,
     sort: Sort = "name",
-) -> "AudioFolder":
+) -> FileList:
     """A folder of class folders of sounds, or a flat folder of sounds.
 
     The classes are the sorted names of the folders in `src`, and a class's position among them is its label, as for
@@ -63,12 +61,5 @@ def audiofolder(
     field, hints = sound_field(first, rate, mono=mono)
     paths = {"audio": found.paths}
     hints += found.hints
-    return AudioFolder(found.root, paths, found.columns, found.classes, {"audio": field}, found.remarks, hints)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class AudioFolder(FileList):
-    """The sounds below a folder, by number, class by class."""
-
-    source = "audiofolder"
+    files = {"audio": field}
+    return FileList(found.root, paths, found.columns, found.classes, files, found.remarks, hints, source="audiofolder")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,18 +236,20 @@ def file_sizes(root: Path, paths: StringArray) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *scan_files(range(0, len(paths), _AT_ONCE), sizes)])
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class FileList(ListedFiles):
-    """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
+    """The rows of a list, or the files of class folders. It pickles as columns: a worker needs no list.
 
     Attributes:
         file_fields: the fields that hold files: of kind `image`, `video` or `bytes`, or arrays of sounds.
+        source: the converter.
     """
 
     file_fields: Mapping[str, Field]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    source = "filelist"
+    source: str = "filelist"
     threads = True
 
     @property

@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import final
 
 from shardio.foreign.files import Sort
 from shardio.source import Field
@@ -22,7 +20,7 @@ def videofolder(
     hidden: bool | None = None,
     nested: bool | None = None,
     sort: Sort = "name",
-) -> "VideoFolder":
+) -> FileList:
     """A folder of class folders of videos, or a flat folder of videos.
 
     The classes are the sorted names of the folders in `src`, and a class's position among them is its label, as for
@@ -56,14 +54,7 @@ def videofolder(
         allow_empty=allow_empty, hidden=hidden, nested=nested, sort=sort,
     )  # fmt: skip
     files = {"video": Field("video")}
-    return VideoFolder(
-        found.root, {"video": found.paths}, found.columns, found.classes, files, found.remarks, found.hints
+    paths = {"video": found.paths}
+    return FileList(
+        found.root, paths, found.columns, found.classes, files, found.remarks, found.hints, source="videofolder"
     )
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class VideoFolder(FileList):
-    """The video files below a folder, by number, class by class."""
-
-    source = "videofolder"

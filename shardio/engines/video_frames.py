@@ -35,13 +35,7 @@ _FORMAT = re.compile(r"(gray|yuv(j?)4\d\dp)(10le|12le)?")
 _UNTAGGED = 2, 0
 _FULL = 2
 FRAME = np.dtype(
-    [
-        ("planes", np.uint64, 3),
-        ("pitches", np.int64, 3),
-        ("size", np.int32, 2),
-        ("layout", np.int32, 5),
-        ("factors", np.int32, 5),
-    ]
+    [("planes", "u8", 3), ("pitches", "i8", 3), ("size", "i4", 2), ("layout", "i4", 5), ("factors", "i4", 5)]
 )
 """The struct `Frame` of `native/image.h`, as compiled code takes frames."""
 

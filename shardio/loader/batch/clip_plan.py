@@ -11,8 +11,10 @@ from ...containers.extents import Runs
 from ...errors import BadSample
 from ...format.fields import facts_column, frames_column, length_column, packets_column
 from ...format.packets import BadTable, Directory, Packets, VideoFacts, packets_of, runs_to_decode
+from ...system.types import Indices
 from ...transforms.clips import chosen
 from ...transforms.random_generator import RandomKeys
+from ...views.columns import stored_numbers
 from ...views.readable import SelectedSamples
 from .clip_lengths import video_lengths
 from .spec import BatchSpec
@@ -83,7 +85,7 @@ def asked_frames(
 
 
 def plan_clips(
-    spec: BatchSpec, field: str, selection: SelectedSamples, keys: RandomKeys, numbers: NDArray[np.int64] | None = None
+    spec: BatchSpec, field: str, selection: SelectedSamples, keys: RandomKeys, indices: Indices | None = None
 ) -> ClipPlan:
     """Choose the frames of videos, and look up what shows them.
 
@@ -92,7 +94,7 @@ def plan_clips(
         field: the stored field.
         selection: the samples.
         keys: their random keys.
-        numbers: which of them have the same video, by equal numbers, int64 [n]; None if that makes no difference.
+        indices: their numbers, by which clips of one video are decoded together; None where that makes no difference.
     """
     column = selection.column(facts_column(field))
     facts, sizes = [VideoFacts(*row) for row in column.tolist()], selection.column(length_column(field)).tolist()
@@ -112,7 +114,8 @@ def plan_clips(
     head = read_each(selection, packets_column(field), Runs(np.zeros(len(ends), np.int64), np.array(ends, np.int64)))
     wanted: list[dict[RowName, NDArray[Any]]] = [{} for _ in facts]
     first_of = dict[int, int]()
-    for row, number in enumerate(range(len(facts)) if numbers is None else numbers.tolist()):
+    same = np.arange(len(facts)) if indices is None else stored_numbers(spec.dataset, indices)
+    for row, number in enumerate(same.tolist()):
         if bad[row] is None:
             wanted[first_of.setdefault(number, row)] |= {(row, name): frames[row] for name, frames in asked.items()}
     found: list[Groups | BadSample | None] = []

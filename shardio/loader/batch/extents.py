@@ -1,10 +1,10 @@
 """The blocks and entries that rows are read for: crops are drawn from the random keys before any value is read."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...containers.extents import Blocks, Extent, Runs, Several
 from ...format.fields import frames_column, length_column, packets_column, table_columns
+from ...system.types import Indices
 from ...transforms import ArrayRecipe, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...transforms.random_generator import RandomKeys
@@ -14,7 +14,7 @@ from .spec import BatchSpec
 
 
 def extents(
-    spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, numbers: NDArray[np.int64] | None = None
+    spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys, indices: Indices | None = None
 ) -> dict[str, Extent]:
     """Return the blocks, and the entries of ragged fields, that selected samples are read for.
 
@@ -24,7 +24,7 @@ def extents(
         spec: the batches that the samples are for.
         selection: the samples.
         keys: their random keys.
-        numbers: which of them have the same videos, see `plan_clips`.
+        indices: their numbers, see `plan_clips`.
 
     Returns:
         By stored field; those that are read whole are not in it.
@@ -38,7 +38,7 @@ def extents(
     for stored in filter(spec.is_video, spec.names.delivered):
         chosen = [frames_column(stored)] if spec.dataset.fields[stored].window else []
         with selection.fetch([*table_columns(stored), *chosen]):
-            plan = plan_clips(spec, stored, selection, keys, numbers)
+            plan = plan_clips(spec, stored, selection, keys, indices)
             found |= {stored: plan.bytes, packets_column(stored): plan.tables}
     for stored, names in spec.names.delivered.items():
         if all(spec.reads_blocks(name) for name in names):

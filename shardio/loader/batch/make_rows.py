@@ -17,7 +17,6 @@ from ...errors import BadSample, ConfigError, MapError
 from ...format.fields import present_column
 from ...system import helper_process
 from ...transforms.steps import Sizes, Step
-from ...views.columns import stored_numbers
 from ...views.readable import SelectedSamples, decoded
 from .clip_plan import plan_clips
 from .decisions import Decisions, decide
@@ -57,8 +56,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
             videos = [name for name in names.delivered if spec.is_video(name)]
-            same = stored_numbers(dataset, indices) if videos else None
-            planned = {name: plan_clips(spec, name, selection, rows.keys(), same) for name in videos}
+            planned = {name: plan_clips(spec, name, selection, rows.keys(), indices) for name in videos}
             stored = {name: _read(rows, name, selection, lent) for name in whole if name not in planned}
             clips = {name: read_clips(rows, name, plan, selection) for name, plan in planned.items()}
             instances = {
@@ -137,8 +135,7 @@ def _decided(rows: Rows, lent: ExitStack) -> Decisions:
             return shared if len(rows) == len(whole) else shared[part]
     selection = dataset.selection(rows.indices, spec.options.limits.max_value_bytes)
     if dataset.in_store:  # all at once: two threads that hold some and wait for more could wait for each other
-        same = stored_numbers(dataset, rows.indices) if spec.clips else None
-        lent.enter_context(selection.fetch(spec.columns, extents(spec, selection, rows.keys(), same)))
+        lent.enter_context(selection.fetch(spec.columns, extents(spec, selection, rows.keys(), rows.indices)))
     return decide(spec, selection, rows.keys())
 
 
