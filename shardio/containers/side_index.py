@@ -117,11 +117,10 @@ class SideIndexWriter:
     def append(self, locations: Sequence[int], sample: Stored) -> None:
         """Add a row: the offset and size of each located field in turn, and the sample that has the held values."""
         more = list[int]()
-        for file in self._second:
-            for name in self._behind:
-                size = file.write(sample[name])
-                more += self._bytes, size
-                self._bytes += size
+        for name in self._behind:
+            size = self._second[0].write(sample[name])
+            more += self._bytes, size
+            self._bytes += size
         self._file.write(self._locations.pack(*locations, *more))
         for name in self._held:
             self._file.write(sample[name])

@@ -8,18 +8,8 @@ from ..format.fields import Field, facts_column, packets_column
 from ..format.packets import VideoFacts, whole_table
 from ..output.shard_writer import Encoded
 from ..system.units import counted, format_size
-from .reencode_video import (
-    AFTER,
-    BEFORE,
-    DOUBLED,
-    DROPPED,
-    KEYFRAMES,
-    KEYS_BEFORE,
-    PACKETS_BEFORE,
-    SILENT,
-    VIDEOS,
-    VideoOptions,
-)
+from . import reencode_video as encoding
+from .reencode_video import KEYFRAMES, VideoOptions
 
 _STORED, _PACKETS, _KEYS, _SIDES = "videos", "videos: packets", "videos: key frames", "videos: shorter sides"
 _REWRITTEN, _TURNED = "rewritten videos", "turned videos"
@@ -58,17 +48,18 @@ def video_notes(counts: Mapping[str, int], options: VideoOptions | None = None) 
     if turned := counts.get(_TURNED):
         told = "a display matrix turns {}, which a Loader ignores: Loader(orient=True) turns them"
         notes.append(Message(told, counted(turned, "video")))
-    if made := counts.get(VIDEOS):
+    if made := counts.get(encoding.VIDEOS):
         told = "encoded {} anew: {} became {}, and a key frame every {:.0f} frames became one every {:.0f}{}"
-        every = counts[PACKETS_BEFORE] / max(1, counts[KEYS_BEFORE]), counts[_PACKETS] / max(1, counts[_KEYS])
-        more = f"; {counted(counts[SILENT], 'video')} lost the sound" if counts.get(SILENT) else ""
-        sizes = format_size(counts[BEFORE]), format_size(counts[AFTER])
-        notes.append(Message(told, counted(made, "video"), *sizes, *every, more))
+        before = counts[encoding.PACKETS_BEFORE] / max(1, counts[encoding.KEYS_BEFORE])
+        after = counts[_PACKETS] / max(1, counts[_KEYS])
+        more = f"; {counted(counts[encoding.SILENT], 'video')} lost the sound" if counts.get(encoding.SILENT) else ""
+        sizes = format_size(counts[encoding.BEFORE]), format_size(counts[encoding.AFTER])
+        notes.append(Message(told, counted(made, "video"), *sizes, before, after, more))
     if options is None:
         return notes
     if options.fps is not None:
         told = "{fps}: {} frames were dropped, {} were shown again to fill up the rate"
-        notes.append(Message(told, counts.get(DROPPED, 0), counts.get(DOUBLED, 0)))
+        notes.append(Message(told, counts.get(encoding.DROPPED, 0), counts.get(encoding.DOUBLED, 0)))
     if not options.every and (stored := counts.get(_STORED)):
         notes += _hint(counts[_PACKETS] / max(1, counts[_KEYS]), counts[_SIDES] / stored)
     return notes

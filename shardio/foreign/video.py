@@ -5,6 +5,7 @@ have no place in their file are rewritten to MP4, with the same pictures. What i
 process does it (`system/helper_process.py`).
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -172,7 +173,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
     if delivered != ordered[: len(delivered)].tolist() or (decodes and len(delivered) < len(ordered)):
         raise BadSample(f"its packets are not its frames, one to one, as decoding it shows: {ENCODE}")
     tick = Fraction(stream.time_base)
-    facts = VideoFacts.of_none()._replace(
+    facts = VideoFacts(
         frames=len(ordered),
         codec=CODECS.index(codec),
         height=height,
@@ -183,14 +184,8 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
         start=int(ordered[0]),
         span=int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else 0,
     )
-    packets = Packets(
-        np.array(offsets, np.int64),
-        np.array(sizes, np.int64),
-        np.array(keys, np.bool_),
-        shown,
-        when,
-        np.array(spared, np.bool_) & (np.array(layers) == max(layers)),
-    )
+    key, spare = np.array(keys, np.bool_), np.array(spared, np.bool_) & (np.array(layers) == max(layers))
+    packets = Packets(np.array(offsets, np.int64), np.array(sizes, np.int64), key, shown, when, spare)
     try:
         facts, table = table_of(facts, packets, extradata, sums)
         facts.check(len(table))
@@ -214,10 +209,8 @@ def _check_frames(path: Path, facts: VideoFacts, table: bytes, most_pixels: int,
             blocks = b"".join(table[directory.blocks[each] : directory.blocks[each + 1]] for each in touched)
             packets = packets_of(facts, directory, touched, blocks, size)
             for run in runs_to_decode(packets, wanted):
-                data = list[bytes]()
-                for offset, length in zip(packets.offsets[run].tolist(), packets.sizes[run].tolist(), strict=True):
-                    file.seek(offset)
-                    data.append(file.read(length))
+                places = zip(packets.sizes[run].tolist(), packets.offsets[run].tolist(), strict=True)
+                data = [os.pread(file.fileno(), length, offset) for length, offset in places]
                 numbers = packets.shown[run].tolist()
                 extradata = table[facts.head - facts.extradata : facts.head]
                 decode(facts, extradata, data, numbers, {*numbers} & {*wanted.tolist()}, most_pixels)

@@ -48,37 +48,32 @@ class BadTable(ValueError):
 
 
 class VideoFacts(NamedTuple):
-    """What is known of a video, as a hidden column has it: int64 each."""
+    """What is known of a video, as a hidden column has it: int64 each; all 0 where there is none."""
 
-    frames: int
+    frames: int = 0
     """The frames that decoding the whole file gives."""
-    groups: int
+    groups: int = 0
     """The groups of packets in the table's directory."""
-    extradata: int
+    extradata: int = 0
     """The bytes of the decoder's extradata."""
-    table: int
+    table: int = 0
     """The bytes of the table."""
-    codec: int
+    codec: int = 0
     """The number of the codec, in `CODECS`."""
-    height: int
+    height: int = 0
     """The height of a frame in pixels, before rotation."""
-    width: int
+    width: int = 0
     """Its width."""
-    rotation: int
+    rotation: int = 0
     """The degrees by which it is turned clockwise to be shown: 0, 90, 180 or 270."""
-    ticks: int
+    ticks: int = 0
     """The numerator of a tick in seconds."""
-    per: int
+    per: int = 0
     """Its denominator."""
-    start: int
+    start: int = 0
     """When the first frame is shown, in ticks."""
-    span: int
+    span: int = 0
     """How long all frames are shown, in ticks."""
-
-    @classmethod
-    def of_none(cls) -> "VideoFacts":
-        """Return what stands for a missing video."""
-        return cls(*(0 for _ in cls._fields))
 
     @classmethod
     def of(cls, stored: Buffer) -> "VideoFacts":
@@ -286,7 +281,7 @@ def whole_table(facts: VideoFacts, table: Buffer, size: int) -> tuple[Directory,
 
 def check_table(facts: VideoFacts, table: Buffer, value: Buffer) -> None:
     """Raise BadTable for a table, or facts, that are not those of a video's bytes."""
-    if facts == VideoFacts.of_none() and not len(table):
+    if facts == VideoFacts() and not len(table):
         return
     directory, packets = whole_table(facts, table, len(value))
     places = zip(packets.offsets.tolist(), packets.sizes.tolist(), strict=True)

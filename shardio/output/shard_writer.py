@@ -227,7 +227,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
             if field.kind == "images" and value is not None:
                 field.check_images(value, field.probe)
             if field.kind == "video":
-                facts, table = (VideoFacts.of_none(), b"") if value is None else video.described(value)
+                facts, table = (VideoFacts(), b"") if value is None else video.described(value)
                 hidden |= {facts_column(name): facts.stored, packets_column(name): table}
                 hidden[sum_column(name)] = sum_of(stored[name]).to_bytes(8, "little")
                 hidden[length_column(packets_column(name))] = len(table).to_bytes(8, "little")

@@ -121,7 +121,7 @@ def plan_clips(
     found: list[Groups | BadSample | None] = []
     for error, own, *known in zip(bad, wanted, facts, head, sizes, tables, strict=True):
         there = known[0].codec or known[2]
-        found.append(_groups(*known, asked=own, spec=spec) if own else error if there else None)
+        found.append(_groups(spec, own, *known) if own else error if there else None)
     runs = [each.runs if isinstance(each, Groups) else _NO_RUNS for each in found]
     blocks = read_each(selection, packets_column(field), _joined(runs))
     videos = [
@@ -168,13 +168,7 @@ class Groups:
 
 
 def _groups(
-    facts: VideoFacts,
-    head: memoryview,
-    size: int,
-    table: int,
-    *,
-    asked: Mapping[RowName, NDArray[Any]],
-    spec: BatchSpec,
+    spec: BatchSpec, asked: Mapping[RowName, NDArray[Any]], facts: VideoFacts, head: memoryview, size: int, table: int
 ) -> Groups | BadSample:
     """Return the groups that show what is asked for, or what is wrong with a video's table."""
     try:

@@ -138,12 +138,7 @@ def _decoded(video: VideoPlan, packets: Sequence[memoryview], most_pixels: int) 
 
 
 def _make_images(
-    rows: Rows,
-    name: str,
-    row: int,
-    stored: Images,
-    sizes: NDArray[np.int32],
-    orientations: Orientations | None = None,
+    rows: Rows, name: str, row: int, stored: Images, sizes: NDArray[np.int32], orientations: Orientations | None
 ) -> None:
     """Make the images of a clip, whose frames have one size, by one set of draws."""
     clip = rows.spec.clips[name]
