@@ -44,7 +44,7 @@ def pyav() -> Any:
     try:
         import av
     except ImportError as error:
-        raise ConfigError("videos need PyAV: pip install 'shardio-data[video]'") from error
+        raise ConfigError("videos and sounds need PyAV: pip install 'shardio-data[video]'") from error
     av.logging.set_level(None)
     return av
 
