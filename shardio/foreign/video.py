@@ -49,6 +49,8 @@ _UNREAD = {
     "encryption_info": "is encrypted",
 }
 """What packets state that tables cannot."""
+_SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
+"""The kinds of units that are parameter sets."""
 
 _SAME = {"fflags": "+bitexact", "movflags": "+faststart", "avoid_negative_ts": "make_zero"}
 
@@ -152,6 +154,8 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
             if told := _unread(packet):
                 raise BadSample(f"packet {len(found)} {told}: {ENCODE}")
             data = bytes(packet)
+            if _other_sets(codec, extradata, data):
+                raise BadSample(f"packet {len(found)} has parameters that its head lacks: {ENCODE}")
             place, (spare, layer) = _place(file, packet.pos, data, len(found)), _reference(codec, extradata, data)
             found.append((place, len(data), packet.is_keyframe, packet.pts, packet.is_discard, spare))
             layers.append(layer)
@@ -259,6 +263,18 @@ def _needed_extradata(codec: str, extradata: bytes) -> bytes:
         if kind in (32, 33, 34):  # parameter sets of video, sequence and picture
             arrays.append(extradata[begin:at])
     return extradata[:22] + bytes([len(arrays)]) + b"".join(arrays) if at == len(extradata) else extradata
+
+
+def _other_sets(codec: str, extradata: bytes, data: bytes) -> bool:
+    """Return whether a packet has parameter sets other than those of the extradata.
+
+    Later packets may be decoded without this one; and a decoder that is kept would use them for other videos.
+    """
+    if codec not in _SETS:
+        return False
+    units = _units(data, extradata, 4 if codec == "h264" else 21)
+    kinds = ((unit[0] & 0x1F if codec == "h264" else unit[0] >> 1 & 0x3F, unit) for unit in units)
+    return any(kind in _SETS[codec] and unit.rstrip(b"\0") not in extradata for kind, unit in kinds)
 
 
 def _reference(codec: str, extradata: bytes, data: bytes) -> tuple[bool, int]:

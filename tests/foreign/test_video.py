@@ -185,13 +185,28 @@ def test_large_frames(tmp_path: Path) -> None:
 
 
 def test_another_size_in_the_middle(tmp_path: Path) -> None:
-    """A video whose size changes is refused, or its frames of another size are bad samples."""
+    """A video whose size changes is refused."""
     parts = [make(tmp_path / f"{size}.ts", ("-c:v", "libx264", "-g", "12"), size=size) for size in ("96x64", "64x48")]
     whole = tmp_path / "whole.ts"
     whole.write_bytes(b"".join(part.read_bytes() for part in parts))
     ffmpeg("-i", whole, "-c", "copy", "-an", tmp_path / "v.mkv")
-    with pytest.raises(BadSample, match="pixels"):
+    with pytest.raises(BadSample, match="has parameters that its head lacks"):
         described((tmp_path / "v.mkv").read_bytes())
+
+
+@pytest.mark.parametrize("name", ["v.mp4", "v.mkv"])
+def test_other_parameters_in_the_middle(name: str, tmp_path: Path) -> None:
+    """Parameter sets in a packet are refused if they are others than the file's head has, and taken if they are not."""
+    parts = [make(tmp_path / f"{crf}.ts", ("-c:v", "libx264", "-g", "12", "-crf", crf)) for crf in ("20", "35")]
+    for whole, accepted in ((parts[:1] * 2, True), (parts, False)):
+        joined = tmp_path / "joined.ts"
+        joined.write_bytes(b"".join(part.read_bytes() for part in whole))
+        ffmpeg("-fflags", "+genpts", "-i", joined, "-c", "copy", "-an", tmp_path / name)
+        if accepted:
+            assert described((tmp_path / name).read_bytes())[0].frames > FRAMES
+            continue
+        with pytest.raises(BadSample, match=r"packet \d+ has parameters that its head lacks"):
+            described((tmp_path / name).read_bytes())
 
 
 @settings(max_examples=150)
