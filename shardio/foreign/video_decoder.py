@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DECODERS: Mapping[str, str] = {codec: codec for codec in CODECS if codec} | {"av1": "libdav1d"}
 """The decoder of each codec."""
 _KEPT = 4  # decoders of a thread
+_NEVER_KEPT = CODECS.index("mjpeg")  # its decoder goes on with the tables of the last picture, which others may lack
 # By its standard, H.264 that states no depth of its reordering may have the greatest; a guess would lose frames.
 _STRICT = {"err_detect": "crccheck+bitstream+buffer", "strict": "1"}
 
@@ -79,7 +80,7 @@ def frames_of(
         context.flush_buffers()
     except av.error.FFmpegError as error:
         raise BadSample(f"libavcodec's decoder {context.name!r}: {error}") from error
-    if intact:
+    if intact and facts.codec != _NEVER_KEPT:
         if len(kept) >= _KEPT:
             del kept[next(iter(kept))]
         kept[key] = context  # the newest last

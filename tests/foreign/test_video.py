@@ -1,11 +1,13 @@
 """Videos: any frames are those of decoding the whole file; what tables can't hold is refused; damage is found."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from _builders import encode
 from _videos import CORPUS, CUTS, FRAMES, decoded, ffmpeg, frames, make, planes, turned, video
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,6 +209,20 @@ def test_other_parameters_in_the_middle(name: str, tmp_path: Path) -> None:
             continue
         with pytest.raises(BadSample, match=r"packet \d+ has parameters that its head lacks"):
             described((tmp_path / name).read_bytes())
+
+
+def test_pictures_without_tables() -> None:
+    """JPEG frames that rely on the standard's tables are decoded alike before and after frames that bring their own."""
+    with av.open(io.BytesIO(video("mjpeg.mov"))) as container:
+        own = next(bytes(packet) for packet in container.demux(video=0))
+    plain = np.zeros((64, 96, 3), np.uint8)
+    plain[16:40, 20:70] = 200
+    bare = bytearray(encode("jpeg", plain))
+    while (place := bare.find(b"\xff\xc4")) >= 0:
+        del bare[place : place + 2 + int.from_bytes(bare[place + 2 : place + 4], "big")]
+    facts = described(video("mjpeg.mov"))[0]
+    shown = [planes(decode(facts, b"", [each], [0], [0], MOST)[0]) for each in (bytes(bare), own, bytes(bare))]
+    np.testing.assert_array_equal(shown[0], shown[2])
 
 
 @settings(max_examples=150)
