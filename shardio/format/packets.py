@@ -9,7 +9,8 @@ A video's table is bytes of its own beside the file, made from it:
 - a block for each group: a checksum (4), then columns of the packets' kinds, sizes, gaps, order and times, of as few
   bits as they need.
 
-The checksum of a group is of all that decoding it takes: the extradata, its entry, its block and its packets' bytes.
+The checksum of a group is of all that decoding it takes: the facts, the directory, the extradata, its block and its
+packets' bytes. The whole directory, as the entries of other groups say which frames, and which times, are in this one.
 
 Frames are numbered in the order in which decoding the whole file gives them. So a clip reads the directory, and the
 blocks of the groups that it touches.
@@ -202,7 +203,7 @@ def table_of(facts: VideoFacts, packets: Packets, extradata: bytes, sums: Sequen
     for key in np.flatnonzero(packets.keys).tolist():
         if key - begins[-1] >= LEAST:
             begins.append(key)
-    entries, blocks, first = [], [], 0
+    entries, blocks, first = list[bytes](), list[bytes](), 0
     for begin, end in zip(begins, [*begins[1:], len(packets)], strict=True):
         group = packets[begin:end]
         there = group.shown >= 0
@@ -210,7 +211,7 @@ def table_of(facts: VideoFacts, packets: Packets, extradata: bytes, sums: Sequen
         if not np.array_equal(np.sort(shown), np.arange(first, first + len(shown))):
             raise BadTable(f"the frames of packets {begin} to {end} are not shown one after the other")
         leading = int((times < group.times[0]).sum())
-        block = _block(group, first)
+        blocks.append(block := _block(group, first))
         off = int(times.min(initial=facts.start + facts.span)) - _even(facts, first)
         numbers = (int(group.offsets[0]), 6), (_SUM + len(block), 3), (len(shown) | leading << _FRAME_BITS, 3)
         if leading > MOST_LEADING or len(group) >= _MOST_PACKETS or not -(1 << 31) <= off < 1 << 31:
@@ -220,11 +221,12 @@ def table_of(facts: VideoFacts, packets: Packets, extradata: bytes, sums: Sequen
         except OverflowError as error:
             raise BadTable(f"the block of packets {begin} to {end} has {len(block)} bytes") from error
         entries.append(entry + off.to_bytes(4, "little", signed=True))
-        blocks.append(_group_sum(extradata, entries[-1], block, sums[begin:end]) + block)
         first += len(shown)
-    table = b"".join([*entries, extradata, *blocks])
-    known = facts._replace(frames=first, groups=len(begins), extradata=len(extradata), table=len(table))
-    return known, table
+    head = b"".join([*entries, extradata])
+    size = len(head) + sum(_SUM + len(block) for block in blocks)
+    known = facts._replace(frames=first, groups=len(begins), extradata=len(extradata), table=size)
+    whole, parts = _head_sum(known, head), zip(blocks, begins, [*begins[1:], len(packets)], strict=True)
+    return known, head + b"".join(_group_sum(whole, block, sums[b:e]) + block for block, b, e in parts)
 
 
 def packets_of(facts: VideoFacts, directory: Directory, groups: Sequence[int], blocks: Buffer, size: int) -> Packets:
@@ -263,11 +265,11 @@ def check_groups(
         head: the head of the table.
         sums: `sum_of` the bytes of each packet of the groups.
     """
-    extradata, done, counted = head[ENTRY * facts.groups : facts.head], 0, 0
+    whole, done, counted = _head_sum(facts, head), 0, 0
     for number in groups:
         block = bytes(blocks[done : (done := done + int(directory.blocks[number + 1] - directory.blocks[number]))])
         own = sums[counted : (counted := counted + _Reader(block[_SUM:]).varint())]
-        found = _group_sum(extradata, head[ENTRY * number : ENTRY * (number + 1)], block[_SUM:], own)
+        found = _group_sum(whole, block[_SUM:], own)
         if found != block[:_SUM]:
             raise BadTable(f"group {number} of its packets: checksum {found.hex()} is not {block[:_SUM].hex()}")
 
@@ -289,8 +291,12 @@ def check_table(facts: VideoFacts, table: Buffer, value: Buffer) -> None:
     check_groups(facts, table[: facts.head], directory, range(facts.groups), table[facts.head :], sums)
 
 
-def _group_sum(extradata: Buffer, entry: Buffer, block: Buffer, sums: Sequence[int]) -> bytes:
-    parts = (extradata, entry, block, np.array(sums, "<u8").tobytes())
+def _head_sum(facts: VideoFacts, head: Buffer) -> bytes:
+    return xxhash.xxh3_64_digest(facts.stored + bytes(head))
+
+
+def _group_sum(head_sum: bytes, block: Buffer, sums: Sequence[int]) -> bytes:
+    parts = (head_sum, block, np.array(sums, "<u8").tobytes())
     return xxhash.xxh3_64_digest(b"".join(parts))[:_SUM]
 
 

@@ -122,7 +122,7 @@ def test_damaged_tables(video: tuple[VideoFacts, Packets, int], data: st.DataObj
 @settings(max_examples=100, deadline=None)
 @given(video=videos(), data=st.data())
 def test_checksums_of_groups(video: tuple[VideoFacts, Packets, int], data: st.DataObject) -> None:
-    """A group's checksum is of the extradata, its entry, its block and its packets, and of nothing else."""
+    """A group's checksum is of the facts, the whole head of the table, the group's block and its packets."""
     stated, packets, size = video
     facts, table = table_of(stated, packets, b"extra", sums_of(packets))
     directory = Directory.of(facts, table[: facts.head], size)
@@ -130,18 +130,17 @@ def test_checksums_of_groups(video: tuple[VideoFacts, Packets, int], data: st.Da
     own, begin = read(facts, table, size, [number]), int(directory.blocks[number])
     sums = sums_of(own)
 
-    def check(table: bytes, sums: list[int]) -> None:
+    def check(table: bytes, sums: list[int], facts: VideoFacts = facts) -> None:
         block = table[begin : int(directory.blocks[number + 1])]
         check_groups(facts, table[: facts.head], directory, [number], block, sums)
 
     check(table, sums)
     with pytest.raises(BadTable, match="checksum"):
         check(table, [sum_of(b"another"), *sums[1:]])
-    places = [
-        *range(16 * number, 16 * number + 16),
-        *range(16 * facts.groups, facts.head),
-        *range(begin, directory.blocks[number + 1]),
-    ]
+    name = data.draw(st.sampled_from(VideoFacts._fields))
+    with pytest.raises(BadTable):
+        check(table, sums, facts._replace(**{name: getattr(facts, name) + 1}))
+    places = [*range(facts.head), *range(begin, directory.blocks[number + 1])]
     damaged = bytearray(table)
     damaged[data.draw(st.sampled_from(places))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(BadTable):
