@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 import shardio
 from shardio import CenterClip, FramesAt, RandomClip, UniformFrames
 from shardio.errors import BadSample, ConfigError
+from shardio.format.packets import VideoFacts
+from shardio.loader.batch.clip_lengths import video_lengths
 
 DATA = videos()
 load = partial(_datasets.load, batch_size=4, seed=3)
@@ -125,6 +127,15 @@ def test_ranks_and_threads_change_no_frame(
 
 def _counts(batch: dict[str, Any], row: int) -> bool:
     return "valid" not in batch or bool(batch["valid"][row])
+
+
+def test_lengths_in_seconds() -> None:
+    """Lengths in seconds are rounded once: a video is too short for a clip that ends when it does."""
+    frames = np.arange(1, 400)
+    facts = np.zeros((len(frames), len(VideoFacts._fields)), np.int64)
+    facts[:, VideoFacts._fields.index("span")] = 20 * frames
+    facts[:, VideoFacts._fields.index("ticks")], facts[:, VideoFacts._fields.index("per")] = 1, 600
+    assert video_lengths(facts)[True].tolist() == [number / 30 for number in frames.tolist()]
 
 
 def test_what_short_may_be() -> None:

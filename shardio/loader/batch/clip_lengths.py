@@ -20,7 +20,9 @@ from ...views.weighing import Weights
 def video_lengths(facts: NDArray[np.int64]) -> Mapping[bool, NDArray[Any]]:
     """Return the lengths of videos of some facts, in frames under False and in seconds under True."""
     columns = VideoFacts(*facts.T)
-    return {False: columns.frames, True: columns.span * (columns.ticks / np.maximum(columns.per, 1))}
+    # The product first: seconds that are rounded twice may be more than a clip of this very length takes.
+    seconds = np.asarray(columns.span, np.float64) * columns.ticks / np.maximum(columns.per, 1)
+    return {False: columns.frames, True: seconds}
 
 
 def without_short(dataset: ReadableDataset, stored: Mapping[str, str], clips: Mapping[str, Clip]) -> ReadableDataset:
