@@ -212,12 +212,16 @@ def _check_frames(path: Path, facts: VideoFacts, table: bytes, most_pixels: int,
             touched = directory.touched(wanted).tolist()
             blocks = b"".join(table[directory.blocks[each] : directory.blocks[each + 1]] for each in touched)
             packets = packets_of(facts, directory, touched, blocks, size)
-            for run in runs_to_decode(packets, wanted):
-                places = zip(packets.sizes[run].tolist(), packets.offsets[run].tolist(), strict=True)
-                data = [os.pread(file.fileno(), length, offset) for length, offset in places]
-                numbers = packets.shown[run].tolist()
-                extradata = table[facts.head - facts.extradata : facts.head]
-                decode(facts, extradata, data, numbers, {*numbers} & {*wanted.tolist()}, most_pixels)
+            extradata = table[facts.head - facts.extradata : facts.head]
+            own = packets.shown[np.maximum.accumulate(np.where(packets.keys, np.arange(len(packets)), 0))]
+            leads = np.isin(wanted, packets.shown[(packets.shown < own) | (own < 0)])
+            # Apart, as decoding those that lead begins earlier, which could hide that others lack something.
+            for part in (wanted[~leads], wanted[leads]):
+                for run in runs_to_decode(packets, part):
+                    places = zip(packets.sizes[run].tolist(), packets.offsets[run].tolist(), strict=True)
+                    data = [os.pread(file.fileno(), length, offset) for length, offset in places]
+                    numbers = packets.shown[run].tolist()
+                    decode(facts, extradata, data, numbers, {*numbers} & {*part.tolist()}, most_pixels)
 
 
 def _unread(packet: Any) -> str | None:

@@ -147,6 +147,11 @@ def test_rotations(matrix: Sequence[float], rotation: int | None) -> None:
         ("v.ts", ("-c:v", "libx264"), "no MP4, MOV, MKV or WebM file"),
         ("v.mkv", ("-c:v", "mpeg4"), "its codec is 'mpeg4'"),
         ("v.m4a", ("-vn", "-c:a", "aac"), "no video stream"),
+        (
+            "v.mp4",
+            ("-c:v", "libx264", "-g", "30", "-x264-params", "intra-refresh=1"),
+            r"frame \d+ damaged or not at all",
+        ),
     ],
 )
 def test_what_is_refused(name: str, options: Sequence[str], reason: str, tmp_path: Path) -> None:
