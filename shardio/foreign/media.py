@@ -76,8 +76,9 @@ def opened(path: str | os.PathLike[str], demuxers: Collection[str], otherwise: s
     Raises BadSample, also for errors of libav within the `with` block; those of this machine stay as they are.
     """
     with open(path, "rb", opener=open_regular) as file:
-        if (name := format_of(file.read(HEAD), demuxers)) is None:
-            raise BadSample(otherwise)
+        head = file.read(HEAD)
+        if (name := format_of(head, demuxers)) is None:
+            raise BadSample(otherwise if head else "it is an empty file")
         file.seek(0)
         # IndexError is for streams that appear on the way, OSError for places that no file has.
         try:
@@ -87,7 +88,9 @@ def opened(path: str | os.PathLike[str], demuxers: Collection[str], otherwise: s
             number = error.errno if isinstance(error, OSError) else None
             if number in _OF_THE_MACHINE:
                 raise OSError(number, os.strerror(number)) from error
-            raise BadSample(f"libav, which reads it as {name!r}: {error}{advice}") from error
+            reason = getattr(error, "strerror", None) or error  # without the path of a temporary file
+            told = f"libav cannot read it as {name!r}, it may be cut short or damaged: {reason}{advice}"
+            raise BadSample(told) from error
 
 
 def pictures(container: Any) -> Any:

@@ -54,7 +54,10 @@ _SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
 
 _SAME = {"fflags": "+bitexact", "movflags": "+faststart", "avoid_negative_ts": "make_zero"}
 
-REWRITE = "shardio convert rewrites it, without encoding it anew"
+_OTHER = (
+    "its first bytes are not those of MP4, MOV, MKV or WebM; `shardio convert` rewrites MPEG-TS, AVI and FLV with the same "
+    "packets, and with --keyframes 12 also takes MPEG-PS and WMV"
+)
 ENCODE = "encode it anew, as `shardio convert --keyframes 12` does"
 
 
@@ -128,7 +131,7 @@ def scan(path: Path, most_pixels: int, *, whole: bool = False) -> tuple[VideoFac
     Raises:
         BadSample: it is no such file, is damaged, or its packets are not in its bytes as they are.
     """
-    with opened(path, INDEXED, f"it is no MP4, MOV, MKV or WebM file: {REWRITE}") as container:
+    with opened(path, INDEXED, _OTHER) as container:
         return _scanned(container, path, most_pixels, whole)
 
 
@@ -249,7 +252,7 @@ def _place(file: Any, place: int | None, data: bytes, number: int) -> int:
         found = file.read(len(data) + _BEHIND).find(data)
         if found >= 0:
             return int(place) + int(found)
-    raise BadSample(f"the {len(data)} bytes of packet {number} don't stand in the file in one piece: {REWRITE}")
+    raise BadSample(f"the {len(data)} bytes of packet {number} don't stand in the file in one piece: {ENCODE}")
 
 
 def _needed_extradata(codec: str, extradata: bytes) -> bytes:

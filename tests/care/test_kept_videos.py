@@ -148,7 +148,7 @@ def test_what_is_not_indexed(tmp_path: Path) -> None:
     """Files that convert would rewrite are refused by the index, with that advice."""
     (tmp_path / "files").mkdir()
     value = make(tmp_path / "v.ts", ("-c:v", "libx264", "-g", "12")).read_bytes()
-    with pytest.raises(BadSample, match="shardio convert rewrites it"):
+    with pytest.raises(BadSample, match="`shardio convert` rewrites MPEG-TS"):
         adopt(Files(tmp_path / "files", [value]), tmp_path / "d")
 
 

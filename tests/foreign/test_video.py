@@ -143,8 +143,13 @@ def test_rotations(matrix: Sequence[float], rotation: int | None) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("v.avi", ("-c:v", "libx264", "-bf", "2"), "no MP4, MOV, MKV or WebM file"),
-        ("v.ts", ("-c:v", "libx264"), "no MP4, MOV, MKV or WebM file"),
+        (
+            "v.avi",
+            ("-c:v", "libx264", "-bf", "2"),
+            "not those of MP4, MOV, MKV or WebM; `shardio convert` rewrites MPEG-TS, AVI",
+        ),
+        ("v.ts", ("-c:v", "libx264"), "not those of MP4, MOV, MKV or WebM; `shardio convert` rewrites MPEG-TS, AVI"),
+        ("v.mpg", ("-c:v", "mpeg2video"), "with --keyframes 12 also takes MPEG-PS"),
         ("v.mkv", ("-c:v", "mpeg4"), "its codec is 'mpeg4'"),
         ("v.m4a", ("-vn", "-c:a", "aac"), "no video stream"),
         (
@@ -161,9 +166,14 @@ def test_what_is_refused(name: str, options: Sequence[str], reason: str, tmp_pat
 
 
 def test_no_file_of_a_video() -> None:
-    """Text, a part of a file and nothing at all are bad samples."""
-    for value in (b"", b"hello", video("h264.mp4")[:200], video("h264.mp4")[300:]):
-        with pytest.raises(BadSample):
+    """Text, a part of a file and nothing at all are bad samples, whose reasons name no temporary file."""
+    for value, reason in (
+        (b"", "it is an empty file"),
+        (b"hello", "its first bytes are not those of MP4"),
+        (video("h264.mp4")[:200], "cannot read it as 'mov', it may be cut short or damaged: Invalid data [a-z ]*$"),
+        (video("h264.mp4")[300:], "its first bytes are not those of MP4"),
+    ):
+        with pytest.raises(BadSample, match=reason):
             described(value)
 
 
