@@ -17,7 +17,7 @@ from ..containers import located_rows
 from ..containers.base import Reader
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.located_rows import LocatedRows
-from ..containers.out_arrays import check_blocks, check_out, part_memory
+from ..containers.out_arrays import check_blocks, check_out, check_value_bytes, part_memory
 from ..containers.packed_values import PackedValues, Scratch
 from ..containers.row_locator import RowLocator
 from ..errors import BadSample, ConfigError, ShardCorrupt
@@ -205,6 +205,7 @@ class Selection(SelectedSamples):
                     read = located_rows.read_parts(located, lengths, runs, field.entry_bytes, self._most, memory)
                     if read is not None:
                         return read
+            self._check_runs(name, field, runs)
             values = [field.entries(value) for value in self.values(name)]
         for place, (value, stop) in enumerate(zip(values, runs.stops.tolist(), strict=True)):
             if len(value) < stop:
@@ -213,6 +214,13 @@ class Selection(SelectedSamples):
         taken = [values[p][b:e] for p, b, e in zip(places, runs.begins.tolist(), runs.ends.tolist(), strict=True)]
         array = memory(sum(map(len, taken)))
         return np.concatenate(taken, out=array) if taken else array
+
+    def _check_runs(self, name: str, field: Field, runs: Runs) -> None:
+        """Raise BadSample for the runs of a value that have too many bytes, though they are in it."""
+        sizes = runs.sizes * field.entry_bytes
+        inside = runs.stops * field.entry_bytes <= self.sizes(name)
+        for place in np.flatnonzero(inside & (sizes > self._most))[:1].tolist():
+            check_value_bytes(int(sizes[place]), self._most, self._place(name, place))
 
     def _check_lengths(self, name: str, values: Sequence[Buffer]) -> None:
         """Raise ShardCorrupt for a value that has not as many entries as its `_length` says."""
