@@ -308,10 +308,14 @@ def test_other_ways_to_load() -> None:
     with pytest.raises(ConfigError, match="mixing needs exactly one image field"):
         load(DATA, transforms=rules, mixing=shardio.MixUp(8))
     for wrong, why in (
-        ([], "begin with a clip"),
-        ([shardio.CenterCrop(8)], "begin with a clip"),
+        ([], r"first transform of a video must choose its frames, as RandomClip\(16\) does, got no transforms"),
+        ([shardio.CenterCrop(8)], r"first transform of a video must choose its frames, .* got CenterCrop"),
+        (
+            [shardio.CenterCrop(8), RandomClip(2)],
+            "first transform of a video must choose its frames, .* got CenterCrop",
+        ),
         ([RandomClip(2), shardio.PadImages()], "PadImages takes single images"),
-        ([RandomClip(2), RandomClip(3)], "RandomClip\\(frames=3"),
+        ([RandomClip(2), RandomClip(3)], r"only the first transform chooses frames, got RandomClip\(frames=3"),
     ):
         with pytest.raises(ConfigError, match=f"transforms for 'video': .*{why}"):
             load(DATA, transforms={"video": wrong})

@@ -653,14 +653,18 @@ def _clip_spec(
     on_device: bool,
 ) -> ImageSpec:
     """Return the specification for clips, of which a device finishes floats; ConfigError if transforms don't suit."""
-    if (clip is None) is not kind.window:
-        told = "a view has chosen its frames already, got" if kind.window else "begin with a clip, got"
+    if clip is None and not kind.window:
         raise ConfigError(
-            f"transforms of a video {told} {clip if kind.window else [*others]}, as RandomClip(16) is one"
+            "the first transform of a video must choose its frames, as RandomClip(16) does, got "
+            f"{others[0] if others else 'no transforms'}"
         )
+    if clip is not None and kind.window:
+        raise ConfigError(f"a view has chosen the frames already, got {clip}: leave it out")
     if clip is not None and clip.in_seconds and kind.kind == "images":
         raise ConfigError(f"lists of images have no times, got {clip!r}")
     for transform in others:
+        if isinstance(transform, Clip):
+            raise ConfigError(f"only the first transform chooses frames, got {transform} after {clip}")
         if isinstance(transform, RandomIoUCrop | PadImages | Collation):
             raise ConfigError(f"{type(transform).__name__} takes single images, not clips")
     recipe = Recipe.of(others, channels=3, size=None)
