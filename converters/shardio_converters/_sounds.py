@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, Message, SourceError
+from shardio.errors import BadSample, Message, Option, SourceError
 from shardio.foreign import sound
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field
@@ -43,8 +43,8 @@ def sound_field(paths: Sequence[str], rate: int | None, *, mono: bool) -> tuple[
     else:
         raise SourceError(f"no sound can be decoded: {wrong}") from wrong
     channels = first.samples.shape[1]
-    told = "sounds are stored with {} samples per second, as the first file has; {rate:16000} would make 16,000"
-    hints = (Message(told, first.rate),) if given is None else ()
+    told = "sounds are stored with {} samples per second, as the first file has; {} would make 16,000"
+    hints = (Message(told, first.rate, Option("rate", 16000)),) if given is None else ()
     shape = (None,) if channels == 1 else (None, channels)
     return Field("array", "int16", shape, attributes={"rate": first.rate} | ({"mono": True} if mono else {})), hints
 

@@ -291,14 +291,16 @@ class FileList(ListedFiles):
 
 
 def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tuple[str, ...]:
-    """Return a hint for each field of bytes whose first file holds an array, by its name."""
-    firsts = {name: next(iter(paths[name]), "") for name, field in files.items() if field.kind == "bytes"}
-    return tuple(
-        f"{printable(first)} and other files are taken as bytes, field {name!r}: `shardio convert arrayfolder` takes "
-        "the same list and makes arrays of them"
-        for name, first in firsts.items()
-        if did_you_mean.are_arrays(first)
-    )
+    """Return a hint for each field of bytes whose first file holds an array or sound, by its name."""
+    hints = list[str]()
+    for name, field in files.items():
+        first = next(iter(paths[name]), "") if field.kind == "bytes" else ""
+        told = f"{printable(first)} and other files are taken as bytes, field {name!r}"
+        if did_you_mean.are_arrays(first):
+            hints.append(f"{told}: `shardio convert arrayfolder` takes the same list and makes arrays of them")
+        elif did_you_mean.are_sounds(first):
+            hints.append(Message("{}: {} decodes sounds, for windows of them", told, Option("rate", 16000)))
+    return tuple(hints)
 
 
 def usual_column(table: TextTable, names: Sequence[str]) -> str:

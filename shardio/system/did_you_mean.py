@@ -283,6 +283,11 @@ def are_arrays(name: str) -> bool:
     return name.lower().endswith(_ARRAYS.suffixes)
 
 
+def are_sounds(name: str) -> bool:
+    """Return whether a file holds sound, by its name."""
+    return name.lower().endswith(_SOUNDS.suffixes)
+
+
 def _kind_of(names: Iterable[str]) -> _Files | None:
     """Return the kind of the first file that is of a known one, by its name."""
     return next((kind for name in names for kind in _KINDS if name.lower().endswith(kind.suffixes)), None)

@@ -71,10 +71,13 @@ def test_every_format_is_resampled(suffix: str, tmp_path: Path) -> None:
 
 
 def test_lists(tmp_path: Path) -> None:
-    """With a rate, files of a list that are sounds become the field audio; without it they stay bytes."""
+    """With a rate, files of a list that are sounds become the field audio; without it a hint names it."""
     rows = b"path,label\na.wav,no\nb.wav,yes\n"
     write_files(tmp_path, {"a.wav": wav(0.1), "b.wav": wav(0.2), "list.csv": rows})
-    assert filelist(tmp_path / "list.csv").fields["bytes"] == Field("bytes")
+    plain = filelist(tmp_path / "list.csv")
+    assert plain.fields["bytes"] == Field("bytes")
+    (hint,) = plain.hints
+    assert hint.startswith("a.wav and other files are taken as bytes, field 'bytes': rate=16000 decodes sounds")
     source = filelist(tmp_path / "list.csv", rate=8000, classes="auto")
     assert {name: field.kind for name, field in source.fields.items()} == {
         "audio": "array",
