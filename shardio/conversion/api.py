@@ -237,8 +237,8 @@ def convert(
         fps: frames per second. Frame k is the one shown k / fps seconds after the first: others are dropped, those
             shown for longer doubled, and a note counts both. By default all frames keep their times.
         codec: the codec of these videos: h264, hevc, vp9 or av1. The default is h264.
-        crf: the quality of these videos, the encoder's constant rate factor, larger for smaller files. The default is
-            23 for h264, 28 for hevc, 31 for vp9, 35 for av1.
+        crf: the quality of these videos, the encoder's constant rate factor, larger for smaller files, from 0 to 51 for
+            h264 and hevc, to 63 for vp9 and av1. The default is 23 for h264, 28 for hevc, 31 for vp9, 35 for av1.
         keep_audio: keep the sound of these videos as it is. Otherwise it is left out.
 
     Args: Arrays

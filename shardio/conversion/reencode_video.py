@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, final
 
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, Option
 from ..foreign.media import build, in_helper_as_file, opened, pictures, pyav
 from ..foreign.video import INDEXED, REWRITTEN, rotation_of
 from ..format.limits import MAX_IMAGE_PIXELS
@@ -40,19 +40,21 @@ _UPRIGHT = {0: (), 90: (("transpose", "clock"),), 180: (("hflip", ""), ("vflip",
 class _Encoder(NamedTuple):
     name: str
     crf: int
+    most: int  # of crf
     options: Mapping[str, str]
 
 
 _ENCODERS: Mapping[str, _Encoder] = {
     # With its macroblock tree, x264's compiled code gives other bytes from one run to the next.
-    "h264": _Encoder("libx264", 23, {"preset": "medium", "x264-params": "mbtree=0"}),
+    "h264": _Encoder("libx264", 23, 51, {"preset": "medium", "x264-params": "mbtree=0"}),
     "hevc": _Encoder(
         "libx265",
         28,
+        51,
         {"preset": "fast", "x265-params": "log-level=none:pools=none:frame-threads=1:open-gop=0:info=0"},
     ),
-    "vp9": _Encoder("libvpx-vp9", 31, {"b": "0", "deadline": "good", "cpu-used": "4"}),
-    "av1": _Encoder("libsvtav1", 35, {"preset": "8", "svtav1-params": "lp=1"}),
+    "vp9": _Encoder("libvpx-vp9", 31, 63, {"b": "0", "deadline": "good", "cpu-used": "4"}),
+    "av1": _Encoder("libsvtav1", 35, 63, {"preset": "8", "svtav1-params": "lp=1"}),
 }
 
 
@@ -75,8 +77,8 @@ class VideoOptions:
         keyframes: the most frames from a key frame to the next; None for 12.
         fps: frames per second; None keeps all frames and their times.
         codec: the codec; None for `"h264"`.
-        crf: the encoder's constant rate factor, larger for smaller files; None for 23 (`"h264"`), 28 (`"hevc"`), 31
-            (`"vp9"`) or 35 (`"av1"`).
+        crf: the encoder's constant rate factor, larger for smaller files, from 0 to 51 (`"h264"`, `"hevc"`) or 63
+            (`"vp9"`, `"av1"`); None for 23 (`"h264"`), 28 (`"hevc"`), 31 (`"vp9"`) or 35 (`"av1"`).
         keep_audio: keep the first stream of sound as it is; otherwise a video that is encoded anew has none.
         max_image_pixels: the most pixels of a frame.
 
@@ -94,6 +96,9 @@ class VideoOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.crf is not None and self.crf > self.encoder.most:
+            codec = Option("codec", self.codec or "h264")
+            raise ConfigError("{crf} must be at most {} with {}, got {}", self.encoder.most, codec, self.crf)
 
     @property
     def every(self) -> bool:

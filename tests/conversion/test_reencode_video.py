@@ -189,6 +189,8 @@ def test_frames_too_large_are_refused() -> None:
         ({"fps": -1.0}, "fps"),
         ({"codec": "mpeg2"}, "codec"),
         ({"crf": 64}, "crf"),
+        ({"crf": 52}, "crf must be at most 51 with codec='h264', got 52"),  # libx264 would take 51
+        ({"crf": 52, "codec": "hevc"}, "crf must be at most 51 with codec='hevc', got 52"),  # libx265 would fail
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], told: str) -> None:
@@ -249,7 +251,7 @@ def test_options_of_videos_need_some(tmp_path: Path) -> None:
 
 
 def test_an_encoder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = {"h264": reencode_video._Encoder("libnothing", 1, {})}
+    missing = {"h264": reencode_video._Encoder("libnothing", 1, 51, {})}
     monkeypatch.setattr(reencode_video, "_ENCODERS", missing)
     with pytest.raises(ConfigError, match="no encoder 'libnothing'"):
         _ = VideoOptions(keyframes=1).made_by
