@@ -145,7 +145,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
         raise BadSample(f"its frames have {height} x {width} pixels, max_image_pixels allows {most_pixels}")
     extradata = _needed_extradata(codec, bytes(context.extradata or b""))
     found, layers, sums = list[tuple[int, int, bool, int | None, bool, bool]](), list[int](), list[int]()
-    delivered, rotation, decodes = list[int | None](), 0, True
+    delivered, rotation, decodes, longest = list[int | None](), 0, True, 1
     with path.open("rb") as file:
         for packet in container.demux(stream):
             decodes = whole or len(found) < LEAST or not delivered
@@ -162,6 +162,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
             place, (spare, layer) = _place(file, packet.pos, data, len(found)), _reference(codec, extradata, data)
             found.append((place, len(data), packet.is_keyframe, packet.pts, packet.is_discard, spare))
             layers.append(layer)
+            longest = max(longest, packet.duration or 0)
             sums.append(sum_of(data))
     if not found:
         raise BadSample("its video stream has no packets")
@@ -189,7 +190,7 @@ def _scanned(container: Any, path: Path, most_pixels: int, whole: bool) -> tuple
         ticks=tick.numerator,
         per=tick.denominator,
         start=int(ordered[0]),
-        span=int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else 0,
+        span=int(ordered[-1] - ordered[0] + steps.mean()) if len(steps) else longest,
     )
     key, spare = np.array(keys, np.bool_), np.array(spared, np.bool_) & (np.array(layers) == max(layers))
     packets = Packets(np.array(offsets, np.int64), np.array(sizes, np.int64), key, shown, when, spare)

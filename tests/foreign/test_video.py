@@ -12,6 +12,7 @@ from _videos import CORPUS, CUTS, FRAMES, decoded, ffmpeg, frames, make, planes,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shardio
 from shardio.errors import BadSample
 from shardio.foreign.video import described, indexable, scan
 from shardio.foreign.video_decoder import decode
@@ -163,6 +164,19 @@ def test_what_is_refused(name: str, options: Sequence[str], reason: str, tmp_pat
     """Files whose packets can't be read in place, other codecs, and files without pictures are refused by name."""
     with pytest.raises(BadSample, match=reason):
         described(make(tmp_path / name, options).read_bytes())
+
+
+@pytest.mark.parametrize("name", ["v.mp4", "v.mkv"])
+def test_one_frame(name: str, tmp_path: Path) -> None:
+    """A video of one frame lasts as long as its file shows it, so it isn't too short for clips in seconds."""
+    value = make(tmp_path / name, ("-r", "25", "-frames:v", "1", "-c:v", "libx264")).read_bytes()
+    facts = described(value)[0]
+    assert (facts.frames, facts.span * facts.ticks / facts.per) == (1, 0.04)
+    with shardio.create(tmp_path / "d", fields={"video": "video"}) as writer:
+        writer.append({"video": value})
+    for clip in (shardio.FramesAt([0.0]), shardio.CenterClip(1, stride_seconds=0.1)):
+        (batch,) = shardio.Loader(tmp_path / "d", 1, transforms={"video": [clip]})
+        assert batch["video_time"].tolist() == [[0.0]]
 
 
 def test_no_file_of_a_video() -> None:
