@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, final
 
-from ..errors import BadSample, ConfigError, Option
+from ..errors import BadSample, ConfigError, Message, Option
 from ..foreign.media import build, in_helper_as_file, opened, pictures, pyav
 from ..foreign.video import INDEXED, REWRITTEN, rotation_of
 from ..format.limits import MAX_IMAGE_PIXELS
@@ -99,6 +99,9 @@ class VideoOptions:
         if self.crf is not None and self.crf > self.encoder.most:
             codec = Option("codec", self.codec or "h264")
             raise ConfigError("{crf} must be at most {} with {}, got {}", self.encoder.most, codec, self.crf)
+        if self.keep_audio and self.idle:
+            told = "{keep_audio} goes with {keyframes}: videos that are not encoded anew keep their sound"
+            raise ConfigError(Message(told))
 
     @property
     def every(self) -> bool:

@@ -188,6 +188,7 @@ def test_frames_too_large_are_refused() -> None:
         ({"keyframes": 0}, "keyframes"),
         ({"fps": -1.0}, "fps"),
         ({"codec": "mpeg2"}, "codec"),
+        ({"keep_audio": True}, "keep_audio goes with keyframes"),
         ({"crf": 64}, "crf"),
         ({"crf": 52}, "crf must be at most 51 with codec='h264', got 52"),  # libx264 would take 51
         ({"crf": 52, "codec": "hevc"}, "crf must be at most 51 with codec='hevc', got 52"),  # libx265 would fail
