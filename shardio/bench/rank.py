@@ -157,7 +157,8 @@ def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
             )
         return dataset, None
     clip = [CenterClip(16, stride=4) if preset == "evaluate" else RandomClip(16, stride=4)]
-    first = clip if dataset.fields[images[0]].kind == "video" else []
+    shown = dataset.fields[images[0]]
+    first = clip if shown.kind == "video" and not shown.window else []  # a view that makes clips has chosen frames
     transforms = {images[0]: [*first, *presets[preset], *([ToFloat()] if config.floats else [])]}
     if preset == "detect":
         transforms |= {name: [Ragged()] for name, kind in dataset.fields.items() if kind.role == "boxes"}

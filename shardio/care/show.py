@@ -122,8 +122,9 @@ def contact_sheet(
     the name of the file ends in .png.
     """
     _check(path, samples=samples, columns=columns)
-    images, clips = [n for n, f in dataset.fields.items() if f.is_image], few_frames(dataset.fields, _FRAMES)
-    name = next((n for n in images if dataset.fields[n].role is None), next(iter([*images, *clips]), None))
+    images = [n for n, f in dataset.fields.items() if f.is_image]
+    videos, clips = [n for n, f in dataset.fields.items() if f.kind == "video"], few_frames(dataset.fields, _FRAMES)
+    name = next((n for n in images if dataset.fields[n].role is None), next(iter([*images, *videos]), None))
     if name is None:
         there = describe_fields(dataset.fields)
         raise ConfigError(

@@ -11,6 +11,7 @@ from _media import grey_video
 import shardio
 from shardio.bench.config import BenchConfig
 from shardio.bench.measurement import measure
+from shardio.bench.rank import open_with_transforms
 from shardio.bench.text import summary
 from shardio.bench.verdict import Figures, diagnose
 from shardio.errors import ConfigError
@@ -32,6 +33,14 @@ def test_a_loader_counts_the_frames_that_it_decodes(data: Path) -> None:
     assert stats.wanted_frames % (4 * 8) == 0  # of batches that are made ahead, too
     assert stats.decoded_frames == stats.wanted_frames // 8 * (20 + 4)
     assert stats.stage_seconds["libavcodec"] > 0
+
+
+def test_presets_leave_the_frames_of_a_view(data: Path) -> None:
+    """A view that makes clips has chosen their frames."""
+    shardio.open(data).clips("video", 8).save(data.parent / "clips.json")
+    dataset, transforms = open_with_transforms(BenchConfig(str(data.parent / "clips.json"), transforms="none"))
+    assert len(dataset) == 4 * 80 // 8
+    assert transforms == {"video": []}
 
 
 @pytest.mark.slow

@@ -69,6 +69,13 @@ def pixels(number: int, frames: list[int]) -> np.ndarray[Any, Any]:
     return np.stack([rgb(whole[frame], 0, 0, whole[frame].height, whole[frame].width) for frame in frames])
 
 
+def test_a_view_of_clips_is_seen(data: shardio.Dataset, tmp_path: Path) -> None:
+    """A page and a sheet have frames of the clips that a view makes."""
+    clips = data.where("label == 1").clips("video", 6, step=2)
+    assert (strip(clips, "video", 0, 3) == np.concatenate([*pixels(1, [2, 6, 10])], axis=1)).all()
+    assert contact_sheet(clips, tmp_path / "sheet.png") == len(clips) > 1
+
+
 def test_frames_of_a_page_are_those_of_the_file(data: shardio.Dataset) -> None:
     """A page has frames of equal parts of a video; its poster is the one in the middle."""
     (expected,) = pixels(1, [20])
