@@ -1,5 +1,6 @@
 """Builders of small videos and sounds, by PyAV."""
 
+import functools
 import io
 import wave
 from fractions import Fraction
@@ -57,6 +58,7 @@ def video(
     return file.getvalue()
 
 
+@functools.cache  # encoding again may give other bytes, by x264's macroblock tree
 def grey_video(
     frames: int = 40, *, height: int = 48, width: int = 64, key_frames: int = 10, seed: int = 0, **options: Any
 ) -> bytes:
