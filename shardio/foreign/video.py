@@ -55,8 +55,8 @@ _SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
 _SAME = {"fflags": "+bitexact", "movflags": "+faststart", "avoid_negative_ts": "make_zero"}
 
 _OTHER = (
-    "its first bytes are not those of MP4, MOV, MKV or WebM; `shardio convert` rewrites MPEG-TS, AVI and FLV with the same "
-    "packets, and with --keyframes 12 also takes MPEG-PS and WMV"
+    "its first bytes are not those of MP4, MOV, MKV or WebM; `shardio convert` rewrites MPEG-TS, AVI and FLV with "
+    "the same packets, and with --keyframes 12 also takes MPEG-PS and WMV"
 )
 ENCODE = "encode it anew, as `shardio convert --keyframes 12` does"
 
