@@ -21,7 +21,6 @@ from shardio.care.browse.batches import Job
 from shardio.care.browse.pictures import small, strip
 from shardio.care.browse.sample import sample as sample_page
 from shardio.care.browse.scan import Scans
-from shardio.care.browse.video_file import VideoFile, asked_bytes
 from shardio.care.show import Context, cards_of, contact_sheet
 from shardio.care.stats.counting import inspect_table
 from shardio.engines.video_frames import rgb
@@ -89,45 +88,11 @@ def test_frames_of_a_page_are_those_of_the_file(data: shardio.Dataset) -> None:
 
 
 def test_a_page_says_what_a_video_is(data: shardio.Dataset) -> None:
-    """The page of a sample has the video for the browser to play, frames, and figures; or that there is none."""
+    """The page of a sample has frames and figures of its video; or says that there is none."""
     page = html.unescape(sample_page(data, Scans(), 2, {}, None))
     assert "h264, 48 x 64, 42 frames, 4.2 s, 10 frames/s, " in page
-    assert 'src="/video/video/2"' in page
-    assert 'poster="/small/video/2"' in page
     assert 'src="/frames/video/2"' in page
     assert "This sample has no value." in sample_page(data, Scans(), MISSING, {}, None)
-
-
-@pytest.mark.parametrize(
-    ("header", "part"),
-    [
-        ("", range(1000)),
-        ("bytes=0-", range(1000)),
-        ("bytes=100-199", range(100, 200)),
-        ("bytes=990-5000", range(990, 1000)),  # beyond the end
-        ("bytes=-10", range(990, 1000)),  # the last ones
-        ("bytes=-5000", range(1000)),
-        ("bytes=-0", None),
-        ("bytes=1000-", None),
-        ("bytes=9-3", None),
-        ("bytes=-", range(1000)),  # no range at all
-        ("bytes=0-1,5-6", range(1000)),  # several, which may be ignored
-        ("lines=0-1", range(1000)),
-    ],
-)
-def test_the_bytes_that_a_browser_asks_for(header: str, part: range | None) -> None:
-    """Header fields ask for a part of a file, for all of it, or for what there is not."""
-    assert asked_bytes(header, 1000) == part
-
-
-def test_a_browser_gets_the_file_by_parts(data: shardio.Dataset) -> None:
-    """Any part of a video comes as it is stored, with its type."""
-    file = VideoFile(data, "video", 3)
-    expected = value(3)
-    assert expected is not None
-    assert (file.size, file.media_type) == (len(expected), "video/mp4")
-    assert b"".join(file.parts(range(file.size))) == expected
-    assert b"".join(file.parts(range(17, 900))) == expected[17:900]
 
 
 def test_batches_show_frames_of_clips(tar: shardio.Dataset, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from ...system.html import escaped
 _OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _HEADERS = {
     "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; img-src 'self' data:; media-src 'self'; style-src 'self'; "
-    "script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",

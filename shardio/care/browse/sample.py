@@ -153,14 +153,13 @@ def _image(dataset: ReadableDataset, name: str, field: Field, number: int) -> st
 
 
 def _video(dataset: ReadableDataset, name: str, number: int) -> str:
-    """Return a video as HTML: the browser plays it if it knows its codec, and frames are shown in any case."""
+    """Return frames of a video, and what is known of it, as HTML."""
     size = int(dataset.selection(np.array([number])).column(length_column(name))[0])
     facts = f"{video_text(video_facts(dataset, name, number))}, {format_size(size)}"
     return (
-        f'<p class="soft">{escaped(facts)}</p><video controls preload="none" src="{link(f"/video/{name}/{number}")}" '
-        f'poster="{link(f"/small/{name}/{number}")}"></video><figure><img class="whole" loading="lazy" '
-        f'alt="{FRAMES} frames" src="{link(f"/frames/{name}/{number}")}"><figcaption>{FRAMES} frames, from the middle '
-        "of equal parts</figcaption></figure>"
+        f'<p class="soft">{escaped(facts)}</p><figure><img class="whole" loading="lazy" alt="{FRAMES} frames" '
+        f'src="{link(f"/frames/{name}/{number}")}"><figcaption>{FRAMES} frames, from the middle of equal parts'
+        "</figcaption></figure>"
     )
 
 

@@ -31,13 +31,12 @@ from .page import as_integer, error, framed
 from .pictures import FRAMES, SIDE, as_error, image, small, strip, whole
 from .sample import sample
 from .scan import Scans
-from .video_file import VideoFile, asked_bytes
 
 HOST = "127.0.0.1"
 _CONNECTIONS = 64  # beyond that, the one made first is dropped: idle ones must not take all descriptors
 _THREADS = 6  # pages and pictures that are made at once
 _TOLD = (ShardioError, OSError, MemoryError)  # shown on the page; others are also printed on the terminal
-_ADDRESS = re.compile(r'\b(href|src|poster|action|data-url)="/')  # in no text, whose quotes are escaped
+_ADDRESS = re.compile(r'\b(href|src|action|data-url)="/')  # in no text, whose quotes are escaped
 _OWN = files(__package__)
 
 
@@ -120,7 +119,7 @@ def pages(
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+    from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
 
     limiter = CapacityLimiter(_THREADS)
@@ -171,20 +170,6 @@ def pages(
         shown = strip(dataset, name, number, FRAMES)
         return thumbnail(shown, Field("image"), FRAMES * SIDE), "image/jpeg"
 
-    def video(request: Request) -> Response:
-        name, number = place(request)
-        if dataset.fields[name].kind != "video":
-            raise HTTPException(404)
-        file = VideoFile(dataset, name, number)
-        part = asked_bytes(request.headers.get("range", ""), file.size)
-        if part is None:
-            return Response(status_code=416, headers={"content-range": f"bytes */{file.size}"})
-        headers = {"accept-ranges": "bytes", "content-length": f"{part.stop - part.start}"}
-        if "range" in request.headers:
-            headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{file.size}"
-        status = 206 if "range" in request.headers else 200
-        return StreamingResponse(file.parts(part), status, headers, media_type=file.media_type)
-
     async def failed(request: Request, exception: Exception) -> Response:
         status = exception.status_code if isinstance(exception, HTTPException) else 422
         words = "There is no such page." if status == 404 else f"{exception}" or type(exception).__name__
@@ -201,7 +186,6 @@ def pages(
         Route("/small/{field}/{number}", picture(lambda name, number, _: (small(dataset, name, number), "image/jpeg"))),
         Route("/image/{field}/{number}", picture(full)),
         Route("/frames/{field}/{number}", picture(frames)),
-        Route("/video/{field}/{number}", answers(video)),
         Route("/progress", answers(lambda request: JSONResponse(state_of(dataset, scans, request.query_params)))),
         Route("/static/browse.css", file(STYLE + (_OWN / "browse.css").read_text(), "css")),
         Route("/static/browse.js", file((_OWN / "browse.js").read_text(), "javascript")),
