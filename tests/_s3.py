@@ -107,11 +107,14 @@ def _await(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> Non
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports; SeaweedFS takes for gRPC what is 10,000 above each."""
+    """Return free ports; SeaweedFS takes for gRPC what is 10,000 above each.
+
+    All are below 32,768, from where on Linux takes ports for connections: one could take a port before the server does.
+    """
     found: list[int] = []
-    candidate = 20_000 + time.monotonic_ns() // 1000 % 20_000
+    candidate = 12_000 + time.monotonic_ns() // 1000 % 10_000
     while len(found) < count:
-        candidate = 20_000 + (candidate - 20_000 + 1) % 20_000
+        candidate = 12_000 + (candidate - 12_000 + 1) % 10_000
         if all(_is_free(port) for port in (candidate, candidate + 10_000)):
             found.append(candidate)
     return found
