@@ -35,7 +35,7 @@ def extents(
         with selection.fetch(lengths):
             for stored in spec.windowed:
                 found[stored] = _entries(spec, stored, selection, keys)
-    for stored in filter(spec.is_video, spec.names.delivered):
+    for stored in spec.videos:
         chosen = [frames_column(stored)] if spec.dataset.fields[stored].window else []
         with selection.fetch([*table_columns(stored), *chosen]):
             plan = plan_clips(spec, stored, selection, keys, indices)

@@ -298,7 +298,7 @@ def _jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochWork)
         if last > requested:
             # One window more than this job needs, so that storage reads it in the meantime.
             for run in plan.runs(max(first, requested + 1), last + 2):
-                spec.dataset.read_ahead(run, [name for name in spec.names.delivered if not spec.is_video(name)])
+                spec.dataset.read_ahead(run, [name for name in spec.names.delivered if name not in spec.videos])
             requested = last + 1
         # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
         yield _open_job(spec, size, memory, epoch, step, steps)

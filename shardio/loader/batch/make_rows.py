@@ -55,8 +55,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 there[:] = selection.column(present_column(names.stored[name]))
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
-            videos = [name for name in names.delivered if spec.is_video(name)]
-            planned = {name: plan_clips(spec, name, selection, rows.keys(), indices) for name in videos}
+            planned = {name: plan_clips(spec, name, selection, rows.keys(), indices) for name in spec.videos}
             stored = {name: _read(rows, name, selection, lent) for name in whole if name not in planned}
             clips = {name: read_clips(rows, name, plan, selection) for name, plan in planned.items()}
             instances = {

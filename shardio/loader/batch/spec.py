@@ -234,6 +234,7 @@ class BatchSpec:
         columns: the stored fields and hidden columns that making a batch reads.
         fixed_bytes: the stored bytes that are read of a sample's fields of one size.
         varying: the stored fields whose values differ in size.
+        videos: the stored fields of videos.
         collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
         marks: the columns that say which values were filled, by name of the field.
         offsets: the columns that say where crops begin in stored values, by name of the field.
@@ -266,6 +267,7 @@ class BatchSpec:
     columns: tuple[str, ...] = field(init=False)
     fixed_bytes: int = field(init=False)
     varying: tuple[str, ...] = field(init=False)
+    videos: tuple[str, ...] = field(init=False)
     collations: Mapping[str, Collation] = field(init=False)
     marks: Mapping[str, str] = field(init=False)
     offsets: Mapping[str, str] = field(init=False)
@@ -296,6 +298,7 @@ class BatchSpec:
         fixed = [self._read_bytes(stored, kind) for stored, kind in kinds.items() if kind.fixed]
         object.__setattr__(self, "fixed_bytes", sum(fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
+        object.__setattr__(self, "videos", tuple(n for n, kind in kinds.items() if kind.kind == "video"))
         windowed = (s for s, names in self.names.delivered.items() if all(map(self.reads_windows, names)))
         object.__setattr__(self, "windowed", tuple(windowed))
         rules = {name: array.recipe.collation for name, array in self.arrays.items()}
@@ -312,10 +315,6 @@ class BatchSpec:
         columns, clip = clip_names(name), self.clips[name].clip
         times = (columns["time"],) if self.fields[name].kind == "video" else ()
         return (*times, columns["valid"]) if clip is not None and clip.short == "pad" else times
-
-    def is_video(self, stored: str) -> bool:
-        """Return whether the values of a stored field are videos."""
-        return self.dataset.fields[stored].kind == "video"
 
     def counted(self, name: str) -> str:
         """Return the field whose column says how many entries the values of `name` have: one for all of a group."""
@@ -363,8 +362,7 @@ class BatchSpec:
     @property
     def reads_parts(self) -> bool:
         """Whether only blocks, windows or clips of the values of some fields are read."""
-        videos = any(map(self.is_video, self.names.delivered))
-        return videos or bool(self.windowed) or any(map(self.reads_blocks, self.fields))
+        return bool(self.videos or self.windowed) or any(map(self.reads_blocks, self.fields))
 
     def reads_blocks(self, name: str) -> bool:
         """Return whether only blocks of a field of one size are read: its transforms begin with a crop or window."""
