@@ -170,7 +170,7 @@ def bytes_needed(clip: Clip) -> int:
 
 
 class BareThread:
-    """What a thread of the bare program has: a converter and a decoder for each extradata."""
+    """A thread of the bare program: a converter, and a decoder for each extradata."""
 
     def __init__(self) -> None:
         self._images, self._decoders = FusedImages(3), dict[tuple[int, bytes], Any]()

@@ -48,7 +48,7 @@ _UNREAD = {
     "encryption_init_info": "is encrypted",
     "encryption_info": "is encrypted",
 }
-"""What packets state that tables cannot."""
+"""Side data of packets that tables have no place for."""
 _SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
 """The kinds of units that are parameter sets."""
 

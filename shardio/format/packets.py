@@ -49,7 +49,7 @@ class BadTable(ValueError):
 
 
 class VideoFacts(NamedTuple):
-    """What is known of a video, as a hidden column has it: int64 each; all 0 where there is none."""
+    """The facts of a video, as a hidden column has them: int64 each; all 0 where there is no video."""
 
     frames: int = 0
     """The frames that decoding the whole file gives."""

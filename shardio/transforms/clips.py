@@ -18,7 +18,7 @@ from .random_generator import RandomGenerator, RandomKeys
 T = TypeVar("T")
 
 Short: TypeAlias = Literal["drop", "pad", "raise"]
-"""What becomes of a video that is too short for a clip: see RandomClip."""
+"""How a video that is too short for a clip is treated: see RandomClip."""
 _STREAM = (1 << 20) + 3  # larger than the place of any transform in its list
 
 Frames: TypeAlias = NDArray[np.int64]

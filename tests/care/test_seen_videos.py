@@ -140,7 +140,7 @@ def test_figures_come_from_the_tables(data: shardio.Dataset) -> None:
 
 
 def test_a_damaged_table_is_a_bad_value(data: shardio.Dataset) -> None:
-    """Of a table that is cut short, or has facts that it cannot have, stats says so and counts nothing."""
+    """Stats says that a table is cut short, or has facts that it cannot have, and counts nothing of it."""
     selection = data.selection(np.array([2]))
     facts, table = selection.column("_video.video")[0], bytes(selection.stored("_packets.video")[0])
     assert inspect_table(facts, table, 1 << 20)[0] == 42

@@ -158,7 +158,7 @@ def test_sound_is_left_out_or_kept() -> None:
 
 @pytest.mark.parametrize("form", ["avi", "mpegts", "flv"])
 def test_formats_whose_packets_are_not_indexed(form: str) -> None:
-    """What is encoded anew may come from a container that is not stored itself."""
+    """Videos to encode anew may come in a container that is not stored itself."""
     data = video(12, form=form)
     found, _ = made(data, keyframes=4)
     assert len(shown(found)) == len(shown(data)) == 12

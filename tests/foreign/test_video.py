@@ -257,7 +257,7 @@ def test_pictures_without_tables() -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 def test_damage(data: st.DataObject) -> None:
-    """Of damaged packets and tables a frame comes as it should, or none: checksums of groups tell; nothing waits."""
+    """Damaged packets and tables give a frame as it should be, or none: checksums of groups tell; nothing waits."""
     name = data.draw(st.sampled_from(["h264.mp4", "hevc_open.mp4", "vp9.webm", "av1.mp4", "mjpeg.mov"]))
     value, (facts, table) = bytearray(video(name)), _described(name)
     damaged = value if data.draw(st.booleans()) else bytearray(table)

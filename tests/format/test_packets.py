@@ -58,7 +58,7 @@ def read(facts: VideoFacts, table: bytes, size: int, groups: Sequence[int] | Non
 @settings(max_examples=150, deadline=None)
 @given(video=videos(), extradata=st.binary(max_size=50))
 def test_a_table_holds_the_packets(video: tuple[VideoFacts, Packets, int], extradata: bytes) -> None:
-    """What is read of a table is what it was made of, and groups hold the frames that the directory says."""
+    """A table that is read is what it was made of, and groups hold the frames that the directory says."""
     stated, packets, size = video
     facts, table = table_of(stated, packets, extradata, sums_of(packets))
     found, there = read(facts, table, size), packets.shown >= 0

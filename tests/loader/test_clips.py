@@ -250,7 +250,7 @@ def test_missing_videos() -> None:
 
 @pytest.mark.parametrize("treatment", ["mask", "replace"])
 def test_after_a_damaged_video_others_have_their_own_frames(treatment: str, tmp_path: Path) -> None:
-    """What does not decode is a bad sample that says why, and no frame of it, or of another video, stands elsewhere."""
+    """A clip that does not decode is a bad sample that says why; no frame of it, or of another, stands elsewhere."""
     data = videos(tmp_path / "d", shard_size="1MB")
     (tar,) = (tmp_path / "d").glob("*.tar")
     content = bytearray(tar.read_bytes())

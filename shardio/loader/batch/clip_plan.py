@@ -29,7 +29,7 @@ _NO_RUNS = np.empty(0, np.int64), np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoPlan:
-    """What is decoded of one video for all names of its field, and all rows that have clips of it.
+    """The packets to decode of one video, for all names of its field and all rows that have clips of it.
 
     Attributes:
         groups: the groups of packets that the frames may need.
@@ -50,7 +50,7 @@ class VideoPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClipPlan:
-    """What is read and decoded of the videos of some rows for all names of a field.
+    """The bytes to read and the packets to decode of the videos of some rows, for all names of a field.
 
     Attributes:
         videos: by row; the error of a video that has no such clips, and None where there is no video, or an earlier
