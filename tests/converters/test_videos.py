@@ -101,6 +101,8 @@ def test_class_folders_are_those_of_images(tmp_path: Path) -> None:
 def test_a_feature_of_videos_is_one_without_a_look_at_values(tmp_path: Path) -> None:
     """A Dataset whose feature is Video has the field, whatever its bytes begin with."""
     datasets = pytest.importorskip("datasets")
+    if not hasattr(datasets, "Video"):
+        pytest.skip("this release of datasets has no feature for videos")
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     cells = [{"bytes": data, "path": None} for data in VIDEOS]
     table = pa.table({"clip": pa.array(cells, kind)})
