@@ -270,7 +270,8 @@ def measure(videos: Sequence[Path], ask: Callable[[str], float] | None, rounds: 
     loader = loader_of(folder / "dataset")
     check(loader, clips, folder / "reference.npy")
     loaded(loader)
-    read = loader.stats().bytes / sum(map(bytes_needed, clips))
+    last = clips[-RecordedClip.starts.shape[1] :]  # of the epoch that the stats are of
+    read = loader.stats().bytes / sum(map(bytes_needed, last))
     runs: dict[str, Callable[[], Rates]] = {"loader": partial(loaded, loader), "bare": partial(bare, clips)}
     apart: dict[str, dict[str, float]] = {}
     for name in PEERS if ask else ():

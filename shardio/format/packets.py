@@ -358,24 +358,28 @@ def _group(facts: VideoFacts, directory: Directory, number: int, block: bytes, s
     # A packet has at least a byte of the file. What is claimed of more packets than a table holds takes no memory.
     if not max(1, frames) <= count <= min(size, _MOST_PACKETS):
         raise BadTable(f"group {number} has {count} packets for {frames} frames")
-    unit, kinds = reader.varint(), reader.column(count)
+    unit, kinds = reader.varint(), reader.column(count, _KEY | _SPARE | _DROPPED)
     there, keys = kinds & _DROPPED == 0, kinds & _KEY != 0
     if int(there.sum()) != frames or not keys[:1].all():
         raise BadTable(f"group {number} has {there.sum()} frames, and is to have {frames} from a key frame on")
     sizes = np.empty(count, np.int64)
-    sizes[keys], sizes[~keys] = reader.column(int(keys.sum())), reader.column(int((~keys).sum()))
-    gaps, order, steps = reader.column(count - 1), reader.column(frames), reader.column(frames - 1)
-    # Before they are added up, which could make numbers within the file of some outside.
-    large = any((np.abs(column) > most).any() for column, most in ((sizes, size), (gaps, size), (steps, _MOST_TICKS)))
-    if large or unit > _MOST_TICKS or not reader.at_end:
+    of_keys = int(keys.sum())
+    sizes[keys], sizes[~keys] = reader.column(of_keys, size), reader.column(count - of_keys, size)
+    gaps, order, steps = (
+        reader.column(count - 1, size), reader.column(frames, count), reader.column(frames - 1, _MOST_TICKS)
+    )  # fmt: skip
+    if unit > _MOST_TICKS or not reader.at_end:
         raise BadTable(f"group {number} has numbers that are too large, or bytes behind them")
-    begins = int(directory.offsets[number]) + np.concatenate([[0], np.cumsum(sizes[:-1] + gaps)])
+    begins = np.full(count, directory.offsets[number])
+    begins[1:] += np.cumsum(sizes[:-1] + gaps)
     if (sizes < 1).any() or (begins < 0).any() or (begins > size - sizes).any():
         raise BadTable(f"group {number} has packets outside of the file's {size} bytes")
+    moved = order.any()
     order += np.arange(frames)
-    if not np.array_equal(np.sort(order), np.arange(frames)):
+    if moved and not np.array_equal(np.sort(order), np.arange(frames)):
         raise BadTable(f"group {number} shows a frame twice")
-    times = np.concatenate([[0], np.cumsum(steps * unit)])
+    times = np.zeros(frames, np.int64)
+    np.cumsum(steps * unit, out=times[1:])
     shown, when = np.full(count, -1, np.int64), np.zeros(count, np.int64)
     shown[there] = first + order
     when[there] = _even(facts, first) + int(directory.off[number]) + times[order]
@@ -442,25 +446,34 @@ class _Reader:
                 raise BadTable("a number in a block is too large")
         return number | byte << shift
 
-    def column(self, count: int) -> NDArray[np.int64]:
+    def column(self, count: int, most: int) -> NDArray[np.int64]:
+        """Read numbers of at most so much, positive or negative: before they are added up, which could hide others."""
         if count < 1:
             return np.empty(0, np.int64)
         head, zigzag = self.byte(), self.varint()
         width, low = head & ~_SPARSE, zigzag >> 1 if zigzag & 1 == 0 else ~(zigzag >> 1)
+        usual = 0
         if not head & _SPARSE:
-            return self._numbers(count, width) + low
-        usual, few, place = self.varint(), self.varint(), (count - 1).bit_length()
-        found = self._numbers(few, place + width)
-        rest, numbers = np.full(count, usual, np.int64), found >> width
-        if few > count or (numbers >= count).any():
-            raise BadTable("a block has exceptions for packets that it lacks")
-        rest[numbers] = found & (1 << width) - 1
-        return rest + low
+            column = self._numbers(count, width)
+        else:
+            usual, few, place = self.varint(), self.varint(), (count - 1).bit_length()
+            found = self._numbers(few, place + width)
+            column, numbers = np.full(count, usual, np.int64), found >> width
+            if few > count or (numbers >= count).any():
+                raise BadTable("a block has exceptions for packets that it lacks")
+            column[numbers] = found & (1 << width) - 1
+        column += low
+        # The greatest number of so many bits may be too large, though none of the column's is.
+        if max(-low, low + max(usual, (1 << width) - 1)) > most and np.abs(column).max() > most:
+            raise BadTable("a number in a block is too large")
+        return column
 
     def _numbers(self, count: int, width: int) -> NDArray[np.int64]:
         size = (count * width + 7) // 8
         if width > 62 or self._at + size > len(self._block):
             raise BadTable("a block ends within a column")
+        if not width:
+            return np.zeros(count, np.int64)
         data = np.frombuffer(self._block, np.uint8, size, self._at)
         self._at += size
         bits = np.unpackbits(data)[: count * width].reshape(count, width)
