@@ -36,16 +36,19 @@ def interrupted(work: Callable[[], object]) -> int:
     """Call `work` again and again while interrupts strike it; return how many of them did."""
 
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupt
+        if striking:  # CPython complains of a signal that comes while its handler is exchanged for SIG_IGN
+            raise Interrupt
 
     def work_on() -> None:  # a function: 3.13 has a loop's condition outside of the `try` that is around the loop
+        nonlocal striking
+        striking = True
         signal.setitimer(signal.ITIMER_REAL, draw.uniform(20e-6, 60e-6))  # once
         while time.monotonic() < end:
             work()
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        striking = False
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    struck, end, draw = 0, time.monotonic() + SECONDS, random.Random(0)
+    struck, striking, end, draw = 0, False, time.monotonic() + SECONDS, random.Random(0)
     gc.disable()  # finalizers of others, in Python, would swallow an interrupt
     try:
         while time.monotonic() < end:
