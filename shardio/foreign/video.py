@@ -30,7 +30,7 @@ from ..format.packets import (
 )
 from ..system.types import Buffer
 from .media import HEAD, format_of, in_helper_as_file, opened, pictures, pyav
-from .video_decoder import decode
+from .video_decoder import Run, decode
 
 INDEXED = ("mov", "matroska")
 """The demuxers of formats whose packets are indexed."""
@@ -221,11 +221,12 @@ def _check_frames(path: Path, facts: VideoFacts, table: bytes, most_pixels: int,
             leads = np.isin(wanted, packets.shown[(packets.shown < own) | (own < 0)])
             # Apart, as decoding those that lead begins earlier, which could hide that others lack something.
             for part in (wanted[~leads], wanted[leads]):
+                runs = list[Run]()
                 for run in runs_to_decode(packets, part):
                     places = zip(packets.sizes[run].tolist(), packets.offsets[run].tolist(), strict=True)
                     data = [os.pread(file.fileno(), length, offset) for length, offset in places]
-                    numbers = packets.shown[run].tolist()
-                    decode(facts, extradata, data, numbers, {*numbers} & {*part.tolist()}, most_pixels)
+                    runs.append((data, packets.shown[run].tolist()))
+                decode(facts, extradata, runs, {*part.tolist()}, most_pixels)
 
 
 def _unread(packet: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import BadSample, ConfigError
 from ..format.packets import CODECS, VideoFacts
@@ -22,22 +22,20 @@ _STRICT = {"err_detect": "crccheck+bitstream+buffer", "strict": "1"}
 
 _of_thread = threading.local()
 
+Run: TypeAlias = tuple[Sequence[Buffer], Sequence[int]]
+"""The bytes of neighbouring packets, the first of which is a key frame's, and the number of the frame that each shows,
+or -1."""
+
 
 def decode(
-    facts: VideoFacts,
-    extradata: bytes,
-    packets: Sequence[Buffer],
-    shown: Sequence[int],
-    wanted: Collection[int],
-    most_pixels: int,
+    facts: VideoFacts, extradata: bytes, runs: Sequence[Run], wanted: Collection[int], most_pixels: int
 ) -> "dict[int, av.VideoFrame]":
-    """Decode a run of packets, the first of which is a key frame's, and return the frames that are wanted.
+    """Decode runs of packets one after the other, and return the frames that are wanted.
 
     Args:
         facts: what is known of the video.
         extradata: the decoder's extradata.
-        packets: their bytes.
-        shown: the number of the frame that each shows, or -1.
+        runs: the runs.
         wanted: the numbers of the frames to return.
         most_pixels: the most pixels of a frame.
 
@@ -45,8 +43,8 @@ def decode(
         BadSample: a packet is damaged, or a wanted frame doesn't come.
     """
     size, name = (facts.height, facts.width), DECODERS[CODECS[facts.codec]]
-    frames = frames_of(facts, extradata, packets, shown, most_pixels)
-    with stage_within("libavcodec", decoded_frames=len(packets), wanted_frames=len(wanted)):
+    frames, count = frames_of(facts, extradata, runs, most_pixels), sum(len(packets) for packets, _ in runs)
+    with stage_within("libavcodec", decoded_frames=count, wanted_frames=len(wanted)):
         found = {number: frame for number, frame in frames if number is not None and number in wanted}
     for number in wanted:
         if number not in found or found[number].is_corrupt:
@@ -58,9 +56,9 @@ def decode(
 
 
 def frames_of(
-    facts: VideoFacts, extradata: bytes, packets: Sequence[Buffer], shown: Sequence[int], most_pixels: int
+    facts: VideoFacts, extradata: bytes, runs: Sequence[Run], most_pixels: int
 ) -> "Iterator[tuple[int | None, av.VideoFrame]]":
-    """Yield all frames that come of a run of packets, with their numbers; see `decode`."""
+    """Yield all frames that come of runs of packets, with their numbers; see `decode`."""
     av, kept = pyav(), _of_thread.__dict__.setdefault("kept", {})
     if facts.height * facts.width > most_pixels:
         told = "its frames have {} x {} pixels, {max_image_pixels} allows {}"
@@ -70,14 +68,17 @@ def frames_of(
     # What is kept was never left in the middle of a run: not by an error, and not by an interrupt.
     context, intact = kept.pop(key, None) or _new_decoder(*key), True
     try:
-        for data, number in zip((*packets, None), (*shown, -1), strict=True):
-            packet = None if data is None else av.Packet(data)
-            if packet is not None and number >= 0:
-                packet.pts = number
-            for frame in context.decode(packet):
-                intact = intact and not frame.is_corrupt
-                yield frame.pts, frame
-        context.flush_buffers()
+        for place, (packets, shown) in enumerate(runs):
+            if place and facts.codec == _NEVER_KEPT:
+                context = _new_decoder(*key)
+            for data, number in zip((*packets, None), (*shown, -1), strict=True):
+                packet = None if data is None else av.Packet(data)
+                if packet is not None and number >= 0:
+                    packet.pts = number
+                for frame in context.decode(packet):
+                    intact = intact and not frame.is_corrupt
+                    yield frame.pts, frame
+            context.flush_buffers()
     except av.error.FFmpegError as error:
         raise BadSample(f"libavcodec's decoder {context.name!r}: {error}") from error
     if intact and facts.codec != _NEVER_KEPT:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.errors import BadSample
 from shardio.foreign.video import described, indexable, scan
-from shardio.foreign.video_decoder import decode
+from shardio.foreign.video_decoder import Run, decode
 from shardio.format.packets import BadTable, Directory, VideoFacts, packets_of, runs_to_decode
 
 MOST = 1 << 24
@@ -27,14 +27,11 @@ def show(value: bytes, facts: VideoFacts, table: bytes, wanted: Sequence[int]) -
     directory = Directory.of(facts, table[: facts.head], len(value))
     groups = directory.touched(np.array(wanted)).tolist()
     blocks = b"".join(table[directory.blocks[each] : directory.blocks[each + 1]] for each in groups)
-    packets, found = packets_of(facts, directory, groups, blocks, len(value)), {}
+    packets, runs = packets_of(facts, directory, groups, blocks, len(value)), list[Run]()
     for run in runs_to_decode(packets, np.array(wanted)):
         places = zip(packets.offsets[run].tolist(), packets.sizes[run].tolist(), strict=True)
-        shown = packets.shown[run].tolist()
-        extradata = table[facts.head - facts.extradata : facts.head]
-        data = [value[place : place + size] for place, size in places]
-        found |= decode(facts, extradata, data, shown, {*wanted} & {*shown}, MOST)
-    return found
+        runs.append(([value[place : place + size] for place, size in places], packets.shown[run].tolist()))
+    return decode(facts, table[facts.head - facts.extradata : facts.head], runs, {*wanted}, MOST)
 
 
 @pytest.mark.parametrize("name", [*CORPUS, *CUTS])
@@ -209,7 +206,7 @@ def test_large_frames(tmp_path: Path) -> None:
     with pytest.raises(BadSample, match="64 x 96 pixels"):
         scan(path, 64 * 96 - 1)
     with pytest.raises(BadSample, match="64 x 96 pixels"):
-        decode(facts, b"", [], [], [], 64 * 96 - 1)
+        decode(facts, b"", [], [], 64 * 96 - 1)
     lying = facts._replace(height=48)
     with pytest.raises(BadSample, match=r"frame 0 has 64 x 96 pixels, expected 48 x 96"):
         show(video("h264.mp4"), lying, table, [0])
@@ -250,7 +247,7 @@ def test_pictures_without_tables() -> None:
     while (place := bare.find(b"\xff\xc4")) >= 0:
         del bare[place : place + 2 + int.from_bytes(bare[place + 2 : place + 4], "big")]
     facts = described(video("mjpeg.mov"))[0]
-    shown = [planes(decode(facts, b"", [each], [0], [0], MOST)[0]) for each in (bytes(bare), own, bytes(bare))]
+    shown = [planes(decode(facts, b"", [([each], [0])], [0], MOST)[0]) for each in (bytes(bare), own, bytes(bare))]
     np.testing.assert_array_equal(shown[0], shown[2])
 
 

@@ -128,13 +128,8 @@ def _packets(video: VideoPlan, runs: Runs, data: memoryview) -> list[memoryview]
 def _decoded(video: VideoPlan, packets: Sequence[memoryview], most_pixels: int) -> dict[int, Any]:
     """Return the frames of a video by number, decoded from its packets."""
     wanted, groups = {frame for each in video.frames.values() for frame in each.tolist()}, video.groups
-    shown: dict[int, Any] = {}
-    for part in video.decoded:
-        numbers = video.packets.shown[part].tolist()
-        taken = [packets[number] for number in part.tolist()]
-        own = wanted.intersection(numbers)
-        shown |= decode(groups.facts, groups.extradata, taken, numbers, own, most_pixels)
-    return shown
+    runs = [([packets[place] for place in run.tolist()], video.packets.shown[run].tolist()) for run in video.decoded]
+    return decode(groups.facts, groups.extradata, runs, wanted, most_pixels)
 
 
 def _make_images(
