@@ -57,7 +57,7 @@ from tests._s3 import KEY, SECRET, s3_server
 
 av = pyav()
 HEIGHT, WIDTH, LENGTH, FRAMES, STRIDE, SIDE = 480, 640, 250, 16, 4, 224
-VIDEOS, COPIES, BATCH_SIZE, THREADS = 8, 6, 4, 2
+VIDEOS, COPIES, BATCH_SIZE, THREADS = 8, 16, 4, 2
 SHAPE = (FRAMES, SIDE, SIDE, 3)
 NEAR = 64 << 10  # bytes between packets that may be read with them
 PEERS = ("torchcodec-approximate", "torchcodec-exact", "pyav")
@@ -337,7 +337,7 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = options(__doc__, photos=True)
     parser.add_argument("--python", type=Path, help="an interpreter with torchcodec 0.13 and PyAV")
-    parser.add_argument("--epochs", type=int, default=2, help="epochs of a run, of 48 clips each")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of a run, of 128 clips each")
     parser.add_argument("--only", nargs="+", choices=[*KINDS, "bucket"], default=[*KINDS, "bucket"])
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-video"), help="kept between runs")
     args = parser.parse_args()

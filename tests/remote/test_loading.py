@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from _bucket import opened, uploaded
 from _builders import jpeg
-from _clips import check, videos
+from _clips import LENGTHS, check, video, videos, whole
 from _datasets import load, packed, tensor
 from _detection import FIELDS, TRAIN, delivered
 from _detection import sample as detection_sample
@@ -144,6 +144,31 @@ def test_clips_in_a_bucket_are_the_local_ones(container: str, s3: S3Server, tmp_
         again = Loader(data[0], 4, world=World(), **options)
         assert [*again]
         assert again.stats().fetched.requests == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("isolate", "verify"), [(False, True), (True, False)])
+def test_damaged_clips_in_a_bucket(isolate: bool, verify: bool, s3: S3Server, tmp_path: Path) -> None:
+    """Through a cache smaller than the data, what is damaged is a bad sample, and all others have their own frames."""
+    videos(tmp_path / "d", count=120, shard_samples=12)
+    damaged = set[int]()
+    for path in (tmp_path / "d").glob("*.tar"):
+        content, number = bytearray(path.read_bytes()), 12 * int(path.stem[-6:]) + 2
+        begin = content.index(video(number % len(LENGTHS))) + len(video(number % len(LENGTHS))) // 3
+        content[begin : begin + 400] = bytes(range(200, 240)) * 10
+        path.write_bytes(content)
+        damaged.add(number)
+    remote = opened(s3, uploaded(s3, tmp_path / "d", f"s3://loading/damaged{isolate:d}"), tmp_path, "3MB")
+    options: dict[str, Any] = {"transforms": {"video": [shardio.UniformFrames(8)]}, "threads": 3, "isolate": isolate}
+    loader = load(remote, 8, on_bad_sample="mask", max_bad=120, verify=verify, **options)
+    for _ in range(2):
+        good = [row for batch in loader for row in _rows(batch)]
+        bad = {record.location.index for record in loader.quarantine()}
+        assert bad > damaged  # and those that have bytes in the same pieces
+        assert sorted(index for index, _ in good) == sorted({*range(120)} - bad)
+        for index, pixels in good:
+            frames, _ = whole(index % len(LENGTHS))
+            assert all((frames == frame).all(axis=(1, 2, 3)).any() for frame in pixels.numpy())
 
 
 def _rows(batch: dict[str, Any]) -> list[tuple[int, Any]]:
