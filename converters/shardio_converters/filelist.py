@@ -124,6 +124,8 @@ def filelist(
     if mono and rate is None:
         raise ConfigError(Message("{mono} goes with {rate}"))
     files = {name: _field(folder, listed, rate, mono=mono) for name, listed in paths.items()}
+    if rate is not None and not any("rate" in (field.attributes or {}) for field in files.values()):
+        raise ConfigError(Message("{rate} decodes sounds, and the files of this list are none"))
     if alone:
         name = {"bytes": only, "array": "audio"}.get(files["file"].kind, files["file"].kind)
         files, paths = {name: files["file"]}, {name: paths["file"]}

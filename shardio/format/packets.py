@@ -330,7 +330,8 @@ def runs_to_decode(packets: Packets, frames: NDArray[np.int64]) -> list[NDArray[
 
 def _even(facts: VideoFacts, frame: Any) -> Any:
     """Return when a frame, or each of several, would be shown at an even rate, in ticks."""
-    return facts.start + frame * facts.span // max(1, facts.frames)
+    each, rest = divmod(facts.span, max(1, facts.frames))  # apart, as hours in ns overflow int64 times their frames
+    return facts.start + frame * each + frame * rest // max(1, facts.frames)
 
 
 def _block(group: Packets, first: int) -> bytes:

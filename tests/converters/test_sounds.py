@@ -78,6 +78,9 @@ def test_lists(tmp_path: Path) -> None:
     assert plain.fields["bytes"] == Field("bytes")
     (hint,) = plain.hints
     assert hint.startswith("a.wav and other files are taken as bytes, field 'bytes': rate=16000 decodes sounds")
+    write_files(tmp_path, {"other.csv": b"path\nlist.csv\n"})
+    with pytest.raises(ConfigError, match="rate decodes sounds, and the files of this list are none"):
+        filelist(tmp_path / "other.csv", rate=8000)
     source = filelist(tmp_path / "list.csv", rate=8000, classes="auto")
     assert {name: field.kind for name, field in source.fields.items()} == {
         "audio": "array",

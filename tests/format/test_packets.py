@@ -183,3 +183,16 @@ def test_packets_that_no_table_holds(change: dict[str, np.ndarray]) -> None:
     }
     with pytest.raises(BadTable):
         table_of(FACTS._replace(frames=3), Packets(**whole | change), b"", [1, 2, 3])
+
+
+def test_hours_in_nanoseconds() -> None:
+    """The frames shown at some time are found where frames times ticks are more than an int64 holds."""
+    numbers = np.arange(80_000)
+    keys, times = numbers % 250 == 0, numbers * 2 * 10**9
+    packets = Packets(numbers * 10, np.full(len(numbers), 10), keys, numbers, times, np.zeros(len(numbers), np.bool_))
+    facts = FACTS._replace(frames=len(numbers), ticks=10**9, span=int(times[-1]))
+    facts, table = table_of(facts, packets, b"", [0] * len(numbers))
+    directory = Directory.of(facts, table[: facts.head], 10 * len(numbers))
+    for frame in (0, 249, 250, 40_000, 79_999):
+        assert directory.touched_at(facts, times[[frame]]).tolist() == [frame // 250]
+    assert np.array_equal(read(facts, table, 10 * len(numbers), [319]).times, times[-250:])
