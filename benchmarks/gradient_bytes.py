@@ -31,8 +31,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "powersgd, rank 1": {"hook": "powersgd", "powersgd_rank": 1, "powersgd_start": 2},
     "powersgd, rank 2": {"hook": "powersgd", "powersgd_rank": 2, "powersgd_start": 2},
     "powersgd, rank 4": {"hook": "powersgd", "powersgd_rank": 4, "powersgd_start": 2},
+    "lag": {"gradient_lag": 1},
     "local SGD, period 8": {"local_sgd_period": 8},
     "local SGD, period 32": {"local_sgd_period": 32},
+    "outer steps, period 32": {"local_sgd_period": 32, "outer_optimizer": "nesterov"},
+    "overlapped, period 32": {"local_sgd_period": 32, "local_sgd_overlap": 16},
 }
 
 

@@ -33,6 +33,7 @@ EPOCHS, SEARCH_SEED, RANKS = 8, 100, 4
 SGD: dict[str, Any] = {"lr_reference_batch": BATCHES[0], "warmup_epochs": 0}
 WARM: dict[str, Any] = SGD | {"warmup_epochs": 1}
 MIDDLE: dict[str, Any] = {"lr_reference_batch": BATCHES[1], "warmup_epochs": 1}
+POST_LOCAL: dict[str, Any] = WARM | {"lr_scaling": "linear", "local_sgd_period": 8}
 SEARCHES: dict[str, tuple[int, dict[str, Any], Sequence[float]]] = {  # batch, options, rates
     "sgd": (BATCHES[0], WARM, (0.05, 0.1, 0.2, 0.4, 0.8)),
     "lars": (BATCHES[1], MIDDLE | {"optimizer": "lars", "lr_schedule": "polynomial"}, (2.0, 4.0, 8.0, 16.0, 32.0)),
@@ -47,7 +48,11 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # the search that its rate c
     "LARS": ("lars", {"lr_scaling": "sqrt"}),
     "LARC": ("larc", {"lr_scaling": "linear"}),
     "LAMB": ("lamb", {"lr_scaling": "sqrt"}),
-    "post-local SGD": ("sgd", WARM | {"lr_scaling": "linear", "local_sgd_period": 8}),
+    "post-local SGD": ("sgd", POST_LOCAL),
+    "post-local SGD, outer steps": ("sgd", POST_LOCAL | {"outer_optimizer": "nesterov"}),
+    "post-local SGD, overlapped": ("sgd", POST_LOCAL | {"local_sgd_overlap": 4}),
+    "linear scaling, warm-up, lag": ("sgd", WARM | {"lr_scaling": "linear", "gradient_lag": 1}),
+    "square-root scaling, warm-up, lag": ("sgd", WARM | {"lr_scaling": "sqrt", "gradient_lag": 1}),
 }
 AT_LARGEST: dict[str, tuple[dict[str, Any], Sequence[float]]] = {  # options, rates
     "SGD, warm-up": (SEARCHES["sgd"][1], (0.1, 0.2, 0.4, 0.8, 1.6)),

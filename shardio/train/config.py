@@ -66,7 +66,14 @@ class TrainConfig:
         powersgd_start: first step that approximates gradients by PowerSGD.
         local_sgd_period: local SGD: steps that each rank takes on its own between averages of the weights. Excludes
             `hook`.
+        gradient_lag: 1: each step applies the mean gradient of the step before, which is sent while it computes
+            (Kurth et al. 2018, arXiv:1810.01993). Excludes PowerSGD and local SGD.
         local_sgd_start: first step of local SGD (post-local SGD).
+        local_sgd_overlap: steps that ranks go on for while an average is under way. By default, they wait for it.
+        outer_optimizer: the optimizer whose gradient is the mean change of the weights between averages (DiLoCo,
+            Douillard et al. 2023, arXiv:2311.08105). none: weights become their mean.
+        outer_lr: learning rate of the outer optimizer.
+        outer_momentum: momentum of the outer optimizer.
         measure_noise_scale: measure the gradient noise scale, which bounds the useful batch size; needs two ranks or
             more.
         seed: seed of weights, order and augmentation.
@@ -132,7 +139,12 @@ class TrainConfig:
     powersgd_rank: Count = 2
     powersgd_start: Annotated[int, Range(2)] = 100  # DDP rebuilds its buckets after the first step
     local_sgd_period: Annotated[int, Range(2)] | None = None
+    gradient_lag: Annotated[int, Range(0, 2)] = 0
     local_sgd_start: Annotated[int, Range(0)] = 0
+    local_sgd_overlap: Annotated[int, Range(0)] = 0
+    outer_optimizer: Literal["none", "sgd", "nesterov"] = "none"
+    outer_lr: Positive = 0.7
+    outer_momentum: Share = 0.9
     measure_noise_scale: bool = False
     seed: Annotated[int, Range(0)] = 0
     task: Literal["classification", "regression"] = "classification"
@@ -189,14 +201,31 @@ class TrainConfig:
             )
         if self.device is not None and not re.fullmatch(r"(cpu|cuda)(:\d{1,3})?", str(self.device)):
             raise ConfigError("{device} must be 'cpu', 'cuda' or None, got {!r}", self.device)
+        if self.gradient_lag:
+            # PowerSGD adds its errors to the next gradients; the noise scale compares gradients of one step.
+            self._go_only_with("gradient_lag", measure_noise_scale=False)
+            if self.hook == "powersgd":
+                raise ConfigError(Message("{gradient_lag} goes with {hook:none}, 'fp16' or 'bf16', got 'powersgd'"))
         if self.local_sgd_period is None:
+            for name, unused in (("local_sgd_overlap", 0), ("outer_optimizer", "none")):
+                if getattr(self, name) != unused:
+                    raise ConfigError("{} needs {local_sgd_period}, got None", Option(name))
             return
+        if self.local_sgd_overlap >= self.local_sgd_period:
+            told = "{local_sgd_overlap} must be below {local_sgd_period} ({}), got {}"
+            raise ConfigError(told, self.local_sgd_period, self.local_sgd_overlap)
+        if self.outer_optimizer == "nesterov" and not self.outer_momentum:
+            raise ConfigError(Message("{outer_optimizer:nesterov} needs an {outer_momentum} above 0, got 0"))
         # Ranks would scale their losses differently; hooks and the noise scale are about gradients of every step.
-        for name, allowed in (("hook", "none"), ("measure_noise_scale", False)):
-            if (value := getattr(self, name)) != allowed:
-                raise ConfigError("{local_sgd_period} goes with {} only, got {!r}", Option(name, allowed), value)
+        self._go_only_with("local_sgd_period", hook="none", measure_noise_scale=False, gradient_lag=0)
         if self.precision == "fp16":
             raise ConfigError(Message("{local_sgd_period} goes with {precision:float32} or 'bf16', got 'fp16'"))
+
+    def _go_only_with(self, option: str, **allowed: object) -> None:
+        """Raise ConfigError if options have other values than those that an option goes with."""
+        for name, value in allowed.items():
+            if (found := getattr(self, name)) != value:
+                raise ConfigError("{} goes with {} only, got {!r}", Option(option), Option(name, value), found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a checkpoint stores them."""

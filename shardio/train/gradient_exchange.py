@@ -1,13 +1,8 @@
-"""The sum of the ranks' gradients: DDP, its buckets and communication hooks, PowerSGD; and local SGD instead.
+"""The sum of the ranks' gradients: DDP, its buckets and communication hooks, PowerSGD; and what takes its place.
 
 PowerSGD sends gradients as products of two thin matrices (Vogels et al. 2019, arXiv:1905.13727), as torch does it. What
 an approximation leaves out, the error, is added to the rank's gradients of the next step. So the errors, which differ
 by rank, and the thin matrices, from which the next approximation begins, are part of a checkpoint.
-
-With local SGD, ranks take steps of their own and average their weights now and then (Lin et al. 2020,
-arXiv:1808.07217). Until a start step, post-local SGD is plain data-parallel SGD. Averages include the optimizer's
-momentum (Yu et al. 2019, arXiv:1905.03817) and the model's running statistics, so that after one all ranks are equal:
-that is when a checkpoint of one rank is a checkpoint of all.
 """
 
 import inspect
@@ -23,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .config import TrainConfig
 from .distributed import Job
+from .lagged_gradients import LaggedGradients
+from .local_sgd import LocalSgd
 from .noise_scale import Hook, NoiseScaleMeter
 
 # Whether buffers are sent before each forward pass: torch renames the option, and warns of the old name.
@@ -43,6 +40,7 @@ class GradientExchange:
 
     Attributes:
         parallel: the model, wrapped in DDP if there are several ranks.
+        lagged: what applies gradients a step late; None unless the configuration asks for it.
     """
 
     def __init__(
@@ -56,6 +54,10 @@ class GradientExchange:
         self.parallel = model
         self._powersgd: PowerSgd | None = None
         self._local: LocalSgd | None = None
+        compressed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(config.hook)
+        self.lagged = LaggedGradients(model, job, compressed) if config.gradient_lag else None
+        if config.local_sgd_period is not None and (job.world.size > 1 or config.outer_optimizer != "none"):
+            self._local = LocalSgd(config, job, model.parameters(), shared)
         if job.world.size == 1:
             return
         hook: Hook | None = None
@@ -67,9 +69,10 @@ class GradientExchange:
             case "powersgd":
                 self._powersgd = PowerSgd(config, job, sum(weight.numel() for weight in model.parameters()))
                 hook = self._powersgd.hook
-        if config.local_sgd_period is not None:
-            self._local = LocalSgd(config.local_sgd_period, config.local_sgd_start, shared)
+        if self._local is not None:
             hook = self._local.hook
+        if self.lagged is not None:
+            hook = self.lagged.hook
         if meter is not None:
             hook = meter.watching(hook or default_hooks.allreduce_hook)
         options: Any = {_SYNC_BUFFERS: self._local is None or self._local.shares_buffers}
@@ -103,12 +106,20 @@ class GradientExchange:
         """Do what follows a step of the optimizer; all ranks must call it."""
         if self._local is not None:
             self._local.end_step()
-            setattr(self.parallel, _SYNC_BUFFERS, self._local.shares_buffers)
+            self._share_buffers(self._local)
+
+    def _share_buffers(self, local: LocalSgd) -> None:
+        if isinstance(self.parallel, DistributedDataParallel):
+            setattr(self.parallel, _SYNC_BUFFERS, local.shares_buffers)
 
     @property
     def agreed(self) -> bool:
         """Whether the models of all ranks are equal."""
         return self._local is None or self._local.agreed
+
+    def ready_for_checkpoint(self) -> bool:
+        """Return whether the models of all ranks are equal, maybe after making them so; all ranks must call it."""
+        return self._local is None or self._local.ready_for_checkpoint()
 
     def agree(self) -> None:
         """Make the models of all ranks equal; all ranks must call it."""
@@ -117,17 +128,23 @@ class GradientExchange:
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` takes, on rank 0; all ranks must call it."""
-        return {} if self._powersgd is None else self._powersgd.state()
+        held = self._powersgd or self.lagged or self._local
+        return {} if held is None else held.state()
 
     def restore(self, state: Mapping[str, Any], steps: int) -> str | None:
-        """Load what `state` returned after so many steps; return why not, or None.
+        """Load what `state` returned after so many steps; return what of it is not loaded, in words, or None.
 
         Raises ValueError if it is not what `state` returns.
         """
         if self._local is not None:
-            self._local.restore(steps)
-            setattr(self.parallel, _SYNC_BUFFERS, self._local.shares_buffers)
-        return None if self._powersgd is None else self._powersgd.restore(state, steps)
+            self._local.restore(state, steps)
+            self._share_buffers(self._local)
+        if self.lagged is not None:
+            self.lagged.restore(state)
+        elif state.get("lagged"):
+            return "the gradients of its last step are left out: they are for gradient_lag=1"
+        reason = None if self._powersgd is None else self._powersgd.restore(state, steps)
+        return None if reason is None else f"the memory of PowerSGD begins anew: {reason}"
 
 
 def _bf16_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -211,55 +228,3 @@ def _by_bucket(state: Mapping[str, Any], name: str) -> dict[int, Tensor]:
     if not all(isinstance(value, Tensor) and value.dtype == torch.float32 for value in values.values()):
         raise ValueError(f"PowerSGD's {name} must be float32 tensors")
     return values
-
-
-@final
-class LocalSgd:
-    """The hook and the averages of local SGD.
-
-    Attributes:
-        agreed: whether all ranks are equal after the last step.
-    """
-
-    def __init__(self, period: int, start: int, tensors: Callable[[], Iterable[Tensor]]) -> None:
-        self._period, self._start, self._tensors = period, start, tensors
-        self._step, self.agreed = 0, True
-
-    def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Return a bucket of gradients: their mean over all ranks before the start, this rank's own from then on."""
-        if self._step < self._start:
-            return default_hooks.allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None is the group of all
-        own: torch.futures.Future[Tensor] = torch.futures.Future()
-        own.set_result(bucket.buffer())
-        return own
-
-    def end_step(self) -> None:
-        """Average, if it is time; all ranks must call it after each step of the optimizer."""
-        past = self._step - self._start
-        self._step += 1
-        self.agreed = past < 0
-        if past >= 0 and past % self._period == 0:
-            self.average()
-
-    @property
-    def shares_buffers(self) -> bool:
-        """Whether ranks are to take the running statistics of rank 0 before the next step, as without local SGD."""
-        return 0 < self._start >= self._step
-
-    @torch.no_grad()
-    def average(self) -> None:
-        """Average over all ranks now, unless they are equal."""
-        if self.agreed:
-            return
-        tensors = list(self._tensors())
-        means = torch.cat([tensor.reshape(-1) for tensor in tensors]) / dist.get_world_size()
-        dist.all_reduce(means)
-        sizes = [tensor.numel() for tensor in tensors]
-        parts: Any = means.split(sizes)  # type: ignore[no-untyped-call]  # torch has no hints
-        for tensor, mean in zip(tensors, parts, strict=True):
-            tensor.copy_(mean.view_as(tensor))
-        self.agreed = True
-
-    def restore(self, steps: int) -> None:
-        """Resume at `steps`; all ranks hold equal weights."""
-        self._step, self.agreed = steps, True

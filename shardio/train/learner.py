@@ -1,11 +1,10 @@
 """A model and its optimizer: one training step, and an exact evaluation over all ranks."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import NoneType
 from typing import Any, final
 
 import torch
@@ -21,7 +20,7 @@ from .data import Task
 from .distributed import Job
 from .gradient_exchange import GradientExchange
 from .noise_scale import NoiseScaleMeter
-from .optimizers import learning_rate, make_optimizer
+from .optimizers import check_optimizer_state, learning_rate, make_optimizer
 
 _CUDA_RANDOM_BYTES = 16  # a seed and an offset
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -129,7 +128,16 @@ class Learner:
             score = (self._task.scores(outputs, targets) * valid).sum()
             return torch.stack((loss.double(), score.double()))
 
+    def finish(self, lr: float) -> None:
+        """Apply the gradients that lag behind the last step, if there are any; all ranks must call it."""
+        if self.exchange.lagged is not None:
+            self._update(lr, measure_norm=False)
+
     def _update(self, lr: float, measure_norm: bool) -> None:
+        lagged = self.exchange.lagged
+        if lagged is not None and not lagged.replace(self._scaler.get_scale()):
+            self.optimizer.zero_grad(set_to_none=True)
+            return
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         clip = self._config.clip_norm
@@ -226,7 +234,7 @@ class Learner:
         ranks, random numbers and the memory of PowerSGD begin anew.
 
         Returns:
-            Why the memory of PowerSGD begins anew, or None.
+            What of the exchange's memory is left out, in words, or None.
 
         Raises RuntimeError or ValueError, as torch does, if it belongs to another model.
         """
@@ -234,7 +242,7 @@ class Learner:
             raise ValueError("the names of its weights must be text")
         self.model.load_state_dict(saved.model)
         groups, state = self.optimizer.state_dict()["param_groups"], saved.optimizer.get("state")
-        _check_optimizer_state(state, [p for group in self.optimizer.param_groups for p in group["params"]])
+        check_optimizer_state(state, [p for group in self.optimizer.param_groups for p in group["params"]])
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         if self._scaler.is_enabled() and saved.scaler:
             self._scaler.load_state_dict(dict(saved.scaler))
@@ -276,16 +284,3 @@ def _averaged(model: nn.Module, optimizer: torch.optim.Optimizer, average: Avera
         for name, value in values.items():  # not the steps: ranks share them, maybe in host memory
             if name != "step" and isinstance(value, Tensor) and value.shape == weight.shape:
                 yield value
-
-
-def _check_optimizer_state(state: Any, parameters: Sequence[Tensor]) -> None:
-    """Raise ValueError unless `state` fits the parameters: torch checks no shapes, and fails at the first step."""
-    if not isinstance(state, dict):
-        raise ValueError(f"the optimizer's state must be a mapping, got {type(state).__name__}")
-    for number, values in state.items():
-        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
-            raise ValueError(f"the optimizer's state of parameter {number!r} is of no parameter here")
-        for name, value in values.items():
-            shape, plain = parameters[number].shape, isinstance(value, (int, float, NoneType))
-            if not plain and not (isinstance(value, Tensor) and value.shape in ((), shape)):
-                raise ValueError(f"the optimizer's {name} of parameter {number} must be numbers of shape {list(shape)}")

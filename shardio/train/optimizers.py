@@ -5,6 +5,8 @@ section 5.3), and no trust ratio.
 """
 
 import math
+from collections.abc import Sequence
+from types import NoneType
 from typing import Any, final
 
 import torch
@@ -140,3 +142,16 @@ def learning_rate(config: TrainConfig, seen: float, *, samples: int, global_batc
             return peak / (1 + (1 / config.lr_decay_factor - 1) * past / every)
         case "constant":
             return peak
+
+
+def check_optimizer_state(state: Any, parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError unless `state` fits the parameters: torch checks no shapes, and fails at the first step."""
+    if not isinstance(state, dict):
+        raise ValueError(f"the optimizer's state must be a mapping, got {type(state).__name__}")
+    for number, values in state.items():
+        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
+            raise ValueError(f"the optimizer's state of parameter {number!r} is of no parameter here")
+        for name, value in values.items():
+            shape, plain = parameters[number].shape, isinstance(value, (int, float, NoneType))
+            if not plain and not (isinstance(value, Tensor) and value.shape in ((), shape)):
+                raise ValueError(f"the optimizer's {name} of parameter {number} must be numbers of shape {list(shape)}")

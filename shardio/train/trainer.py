@@ -207,6 +207,8 @@ class _Run:
                     self._show(total.tolist(), int(own), lr, begun, whole, time.perf_counter() - start)
                 if end == whole:
                     learner.exchange.agree()
+                    if place.epoch + 1 == self._config.epochs:
+                        learner.finish(lr)
                 saving = self._save_if_due(begun, total, late=saving, last=end == whole)
         loss, score = total.tolist()
         seconds = time.perf_counter() - start
@@ -226,7 +228,7 @@ class _Run:
     def _save_if_due(self, begun: TrainingPosition, total: torch.Tensor, *, late: bool, last: bool) -> bool:
         """Save a checkpoint after a step if one is due, and end the run if a signal asks for it.
 
-        With local SGD a checkpoint waits until the ranks are equal.
+        With local SGD a checkpoint waits until the ranks are equal, or makes them so.
 
         Args:
             begun: where this run began with the epoch.
@@ -238,7 +240,7 @@ class _Run:
         """
         every, place, signal = self._config.checkpoint_every_steps, self._place, self._stop.agreed()
         due = (late or (every is not None and place.step % every == 0)) and not last
-        if not (due or signal is not None) or not self._learner.exchange.agreed:
+        if not (due or signal is not None) or not self._learner.exchange.ready_for_checkpoint():
             return due
         # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
         loss, score, bad = self._job.total(*total.tolist(), len(self._data.train.quarantine()) - self._known_bad)
@@ -344,7 +346,7 @@ class _Run:
         loaded = checkpoint.load(path)
         loaded.check_shape(self._shape, path)
         try:
-            begun_anew = self._learner.restore(loaded)
+            left_out = self._learner.restore(loaded)
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise StateMismatch(f"{path}: its weights do not fit this model: {error}") from error
         loader, place = self._data.train, loaded.place
@@ -365,8 +367,8 @@ class _Run:
         self._display.line(f"resuming from {path}: epoch {place.epoch + 1}, {place.samples} samples into it")
         if changes := self._changes_since(loaded):
             self._display.line(f"other than before: {', '.join(changes)}")
-        if begun_anew is not None:
-            self._display.line(f"the memory of PowerSGD begins anew: {begun_anew}")
+        if left_out is not None:
+            self._display.line(left_out)
 
     def _changes_since(self, saved: Checkpoint) -> list[str]:
         """Return how the number of ranks and the configuration differ from those that a checkpoint was saved with."""

@@ -1,5 +1,6 @@
 """Tiny, deterministic datasets and models for training tests."""
 
+import itertools
 import json
 import socket
 from pathlib import Path
@@ -83,9 +84,11 @@ def no_model(num_classes: int, channels: int) -> str:
 
 
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
+    """A model that fails in the third step."""
+    steps = itertools.count()
 
     def fail(*_: Any) -> None:
-        if torch.distributed.get_rank() == 1:
+        if next(steps) == 2 and torch.distributed.get_rank() == 1:
             raise RuntimeError("rank 1 has had enough")
 
     model = flat(num_classes, channels)

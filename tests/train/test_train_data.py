@@ -169,6 +169,26 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         ({"device": "meta"}, "device must be 'cpu', 'cuda' or None, got 'meta'"),  # which torch knows
         ({"local_sgd_period": 1}, "local_sgd_period must be an integer of at least 2, got 1"),
         ({"local_sgd_period": 8, "hook": "bf16"}, "local_sgd_period goes with hook='none' only, got 'bf16'"),
+        ({"local_sgd_period": 8, "gradient_lag": 1}, "local_sgd_period goes with gradient_lag=0 only, got 1"),
+        ({"gradient_lag": 2}, "gradient_lag must be below 2, got 2"),
+        (
+            {"gradient_lag": 1, "hook": "powersgd"},
+            "gradient_lag goes with hook='none', 'fp16' or 'bf16', got 'powersgd'",
+        ),
+        (
+            {"gradient_lag": 1, "measure_noise_scale": True},
+            "gradient_lag goes with measure_noise_scale=False only, got True",
+        ),
+        ({"local_sgd_overlap": 1}, "local_sgd_overlap needs local_sgd_period, got None"),
+        ({"outer_optimizer": "sgd"}, "outer_optimizer needs local_sgd_period, got None"),
+        (
+            {"local_sgd_period": 4, "local_sgd_overlap": 4},
+            "local_sgd_overlap must be below local_sgd_period (4), got 4",
+        ),
+        (
+            {"local_sgd_period": 4, "outer_optimizer": "nesterov", "outer_momentum": 0},
+            "outer_optimizer='nesterov' needs an outer_momentum above 0, got 0",
+        ),
         (
             {"local_sgd_period": 8, "precision": "fp16"},
             "local_sgd_period goes with precision='float32' or 'bf16', got 'fp16'",

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from _exchange import NOISE_SCALE
+from _exchange import NOISE_SCALE, STEPS
 from _ranks import start, torchrun
 from _tiny import assert_same_weights, config, dataset, records, run_until, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardio.errors import ConfigError
+from shardio.order.world import World
 from shardio.train import TrainConfig, run
+from shardio.train.distributed import Job
 from shardio.train.image_classification import ImageClassification
+from shardio.train.lagged_gradients import LaggedGradients
 from shardio.train.model import load_model
 from shardio.train.noise_scale import NoiseScale
 
@@ -78,16 +81,38 @@ def test_ranks_are_a_larger_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_ranks_train_by_local_sgd_and_measure_a_quadratic_problem() -> None:
-    """Weights, momentum and running statistics follow the simulation; ranks are equal after an average of all.
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_train_in_each_way_and_measure_a_quadratic_problem(ranks: int) -> None:
+    """Weights follow the simulation, with accumulation; ranks are equal after an average of all.
 
     They find the noise scale of a quadratic problem, with a hook, and without steps of part of a batch.
     """
-    done = start(Path(__file__).with_name("_exchange.py"), ranks=2)
+    done = start(Path(__file__).with_name("_exchange.py"), ranks=ranks)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["agreed"] == [0, 1, 2, 3, 4, 7, 10]
+    always = [*range(STEPS)]
+    assert found["agreed"] == {
+        "synchronous": always,
+        **{f"lag{sent}": always for sent in ("", ", fp16", ", bf16")},
+        "local": [0, 1, 2, 3, 4, 7, 10, 13, 16, 19],
+        "outer": [0, 3, 6, 9, 12, 15, 18],
+        "outer, SGD": [0, 1, 2, 3, 4, 7, 10, 13, 16, 19],
+        "overlapped": [0, 1, 2],
+        "overlapped, outer": [],
+    }
     assert found["noise"] == {hook: pytest.approx(NOISE_SCALE, rel=0.15) for hook in ("none", "fp16")}
+
+
+def test_gradients_that_are_late_keep_their_size_when_their_loss_is_scaled_otherwise() -> None:
+    """What a loss was multiplied by, as fp16 needs it, changes from step to step; a checkpoint holds what it wasn't."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    lagged = LaggedGradients(model, Job(World(), torch.device("cpu")), None)
+    for number, scale in enumerate((4.0, 8.0, 2.0)):
+        model.weight.grad = torch.full((1, 2), (number + 1) * scale)
+        assert lagged.replace(scale) == (number > 0)
+        if number:
+            assert torch.equal(model.weight.grad, torch.full((1, 2), number * scale))
+        assert torch.equal(lagged.state()["lagged"]["weight"], torch.full((1, 2), number + 1.0))
 
 
 @given(st.floats(0.01, 1e6), st.floats(0.01, 1e6), st.integers(1, 999), st.integers(2, 64))

@@ -18,10 +18,10 @@ import torch
 from _launched import command, environ, epochs
 from _ranks import environment, place, running, start, torchrun, torchrun_of
 from _time_limit import wait_until
-from _tiny import assert_same_weights, config, free_port, records
+from _tiny import assert_same_weights, config, free_port, records, weights
 
 import shardio
-from shardio.errors import Preempted
+from shardio.errors import Preempted, StateMismatch
 from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, distributed, run
 from shardio.train.distributed import Job
@@ -41,10 +41,11 @@ def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
 
 
 @pytest.mark.long
-def test_a_signal_on_one_rank_stops_all(tmp_path: Path) -> None:
-    """Every rank exits with 85 after the same step, whichever got the signal."""
+@pytest.mark.parametrize("way", ["", "--gradient-lag 1", "--local-sgd-period 5 --local-sgd-overlap 3"])
+def test_a_signal_on_one_rank_stops_all(way: str, tmp_path: Path) -> None:
+    """Every rank exits with 85 after the same step, whichever got the signal, also with something in flight."""
     made = config(tmp_path, epochs=4000, batch_size=6)
-    with started(made, 2) as processes:
+    with started(made, 2, *way.split()) as processes:
         await_epoch(made, 2)
         processes[-1].send_signal(signal.SIGUSR1)
         ended = [process.communicate(timeout=60) for process in processes]
@@ -116,10 +117,11 @@ def end_late(made: TrainConfig, point: str, *signals: str) -> "subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("step", [6, 8], ids=["in an epoch", "at its end"])
-def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lag", [0, 1], ids=["synchronous", "lag"])
+@pytest.mark.parametrize("step", [1, 6, 8, 12], ids=["first", "in an epoch", "at its end", "last"])
+def test_a_stopped_run_goes_on_to_the_bit(step: int, lag: int, tmp_path: Path) -> None:
     """Stopped by a signal in the middle or at the end of an epoch, a run ends with the weights of one that was not."""
-    whole = config(tmp_path, output=tmp_path / "whole", epochs=3)
+    whole = config(tmp_path, output=tmp_path / "whole", epochs=3, gradient_lag=lag)
     run(whole)
     halves = replace(whole, output=str(tmp_path / "halves"))
     before = signal.getsignal(signal.SIGTERM)
@@ -179,11 +181,15 @@ def curve(made: TrainConfig) -> dict[int, tuple[float, float]]:
 
 @pytest.mark.long
 def test_two_ranks_go_on_to_the_bit(tmp_path: Path) -> None:
-    """With dropout, clipping and an average, with local SGD, and in bf16; with PowerSGD to the rounding of one step."""
+    """With dropout, clipping and an average, with local SGD, lag, and in bf16; with PowerSGD to one step's rounding."""
     local = {"local_sgd_period": 3, "checkpoint_every_steps": 1, "model": "_tiny:normalised"}
+    outer = {"outer_optimizer": "nesterov", "checkpoint_every_steps": 3}
     ways = [
         ({"model": "_tiny:dropping", "clip_norm": 0.5, "ema": 0.9, "checkpoint_every_steps": 3}, 7),
         *(({**local, "local_sgd_start": start}, 7) for start in (2, 9, 7)),
+        ({**local, **outer}, 7),
+        ({**local, **outer, "local_sgd_overlap": 2}, 8),
+        ({"gradient_lag": 1, "accumulate": 2, "batch_size": 3, "ema": 0.9, "checkpoint_every_steps": 2}, 15),
         ({"hook": "bf16", "accumulate": 2, "batch_size": 3, "checkpoint_every_steps": 2}, 15),
         ({"hook": "powersgd", "powersgd_rank": 1, "powersgd_start": 2, "checkpoint_every_steps": 2}, 7),
     ]
@@ -192,10 +198,52 @@ def test_two_ranks_go_on_to_the_bit(tmp_path: Path) -> None:
     done = start(Path(__file__).with_name("_resume.py"), described, ranks=2)
     assert done.returncode == 0, done.stderr
     differences = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert differences[:5] == [[0, 0]] * 5
+    assert differences[:-1] == [[0, 0]] * 8
     # The first step after a resume sends whole gradients, as DDP has not chosen its buckets yet.
-    assert max(differences[5]) < 0.01
+    assert max(differences[-1]) < 0.01
     assert "begins anew" not in done.stdout
+
+
+@pytest.mark.long
+def test_gradients_in_flight_go_on_on_any_number_of_ranks(tmp_path: Path) -> None:
+    """After a stop at any step of two ranks, one, two and three end with the weights of a run without the stop."""
+    made = config(tmp_path, epochs=2, batch_size=6, gradient_lag=1, output=tmp_path / "whole", optimizer="adam")
+    whole = replace(made, checkpoint_every_steps=1, keep_checkpoints=8)
+    done = torchrun(whole)
+    assert done.returncode == 0, done.stderr
+    parts = {checkpoint.load(path).place.step: path for path in Path(whole.output).glob("previous*.pt")}
+    assert sorted(parts) == [1, 2, 3, 4, 5, 6, 7]
+    for ranks in (1, 2, 3):
+        halves = [
+            replace(made, resume=str(path), output=f"{tmp_path}/{step}-{ranks}", batch_size=12 // ranks)
+            for step, path in parts.items()
+        ]
+        if ranks == 1:
+            for half in halves:
+                run(half)
+        else:
+            done = torchrun(*halves, ranks=ranks)
+            assert done.returncode == 0, done.stderr
+        for half in halves:
+            for name, value in weights(whole).items():
+                torch.testing.assert_close(weights(half)[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_without_lag_leaves_gradients_in_flight_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so; gradients of another model are refused."""
+    made = config(tmp_path, gradient_lag=1)
+    stop_after(made, 3)
+    saved = checkpoint.load(tmp_path / "out" / "last.pt")
+    assert saved.hook["lagged"].keys() == {"1.weight", "1.bias"}
+    checkpoint.save_archive(
+        tmp_path / "other.pt", replace(saved, hook={"lagged": {"1.bias": torch.zeros(4)}}).to_dict()
+    )
+    with pytest.raises(StateMismatch, match=r"gradients in flight of '1.bias', torch.float32 \[4\], are not of this"):
+        run(replace(made, output=str(tmp_path / "new"), resume=str(tmp_path / "other.pt")))
+    capsys.readouterr()
+    run(replace(made, resume="auto", gradient_lag=0))
+    told = "the gradients of its last step are left out: they are for gradient_lag=1"
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,9 +128,12 @@ def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
-    """When a rank fails, the launcher ends the others, and the error is printed."""
-    done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1"))
+@pytest.mark.parametrize(
+    "way", [{}, {"gradient_lag": 1}, {"local_sgd_period": 3, "local_sgd_overlap": 2}], ids=["sync", "lag", "overlap"]
+)
+def test_a_rank_that_fails_ends_the_job(way: dict[str, Any], tmp_path: Path) -> None:
+    """When a rank fails, the launcher ends the others, and the error is printed, also with something in flight."""
+    done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1", **way))
     assert done.returncode != 0
     assert "rank 1 has had enough" in done.stderr
     assert "destroyed before the model" not in done.stderr

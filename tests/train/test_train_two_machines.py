@@ -111,10 +111,10 @@ def starting(folder: Path) -> Iterator[Started]:
             process.wait()
 
 
-def script(folder: Path, root: Path, *, held: int = -1) -> list[str]:
+def script(folder: Path, root: Path, *more: object, held: int = -1) -> list[str]:
     """Return the arguments of Python that train on the data in `root` for three epochs, see the end of this file."""
     options = ["--model", "_tiny:flat", "--epochs", 3, "--batch-size", BATCH, "--threads", 1, "--device", "cpu"]
-    options += ["--output", root / "out", "--resume", "auto", "--checkpoint-every", 3, "--timeout", TIMEOUT]
+    options += ["--output", root / "out", "--resume", "auto", "--checkpoint-every", 3, "--timeout", TIMEOUT, *more]
     return [*map(str, (Path(__file__), folder, held, "train", root / "train", *options))]
 
 
@@ -180,13 +180,14 @@ def test_a_cut_cable_ends_the_run_and_costs_no_sample(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.long
-def test_a_rank_that_is_killed_ends_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["", "--gradient-lag 1", "--local-sgd-period 4 --local-sgd-overlap 3"])
+def test_a_rank_that_is_killed_ends_the_other(way: str, tmp_path: Path) -> None:
     """Without a launcher too, a rank ends in one line when the one through which it found the others is killed."""
     dataset(tmp_path / "train", SAMPLES)
     with starting(tmp_path / "ranks") as started:
         port = free_port()
         for rank in range(2):
-            command = [sys.executable, *script(started.folder, tmp_path, held=HELD)]
+            command = [sys.executable, *script(started.folder, tmp_path, *way.split(), held=HELD)]
             started.start(command, _ranks.place(rank, 2, port))
         started.await_held()
         started.processes[0].kill()
