@@ -165,9 +165,9 @@ def test_several_names_decode_once(monkeypatch: pytest.MonkeyPatch, nothing_ahea
 
     plain = make_clips.decode
 
-    def counted(codec: int, extradata: bytes, packets: Any, shown: Any, wanted: Any, most: int) -> Any:
-        runs.append(list(shown))
-        return plain(codec, extradata, packets, shown, wanted, most)
+    def counted(facts: Any, extradata: bytes, decoded: Any, *more: Any) -> Any:
+        runs.extend(list(shown) for _, shown in decoded)
+        return plain(facts, extradata, decoded, *more)
 
     monkeypatch.setattr(make_clips, "decode", counted)
     fields = {"one": "video", "two": "video"}

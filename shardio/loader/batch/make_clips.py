@@ -59,10 +59,11 @@ def make_clips(rows: Rows, field: str, plan: ClipPlan, data: Sequence[memoryview
         if not isinstance(video, VideoPlan):
             continue
         try:
-            shown = _decoded(
-                video, _packets(video, plan.bytes[first : first + 1], own), options.limits.max_image_pixels
-            )
-            turn = OF_ROTATION[video.groups.facts.rotation] if options.orient else 1
+            data_of, shows = _packets(video, plan.bytes[first : first + 1], own), video.packets.shown
+            runs = [([data_of[packet] for packet in run.tolist()], shows[run].tolist()) for run in video.decoded]
+            facts, wanted = video.groups.facts, {each for some in video.frames.values() for each in some.tolist()}
+            shown = decode(facts, video.groups.extradata, runs, wanted, options.limits.max_image_pixels)
+            turn = OF_ROTATION[facts.rotation] if options.orient else 1
             for (row, name), numbers in video.frames.items():
                 frames = VideoFrames([shown[number] for number in numbers.tolist()], options.untagged_matrix)
                 orientations = np.full(len(frames), turn, np.uint8)
@@ -96,9 +97,7 @@ def make_image_clips(
                 orientations = orientations_of(files) if spec.options.orient else None
                 upright = sizes if orientations is None else upright_sizes(sizes, orientations)
                 if (upright != upright[0]).any():
-                    raise BadSample(
-                        f"its images differ in size, {np.unique(upright, axis=0).tolist()}: no clip has such"
-                    )
+                    raise BadSample(f"its images differ in size: {np.unique(upright, axis=0).tolist()}")
                 _make_images(rows, name, row, files, upright, orientations)
                 _put_columns(rows, name, row, {"valid": valid[row]})
             except BadSample as error:
@@ -123,13 +122,6 @@ def _packets(video: VideoPlan, runs: Runs, data: memoryview) -> list[memoryview]
     targets = np.cumsum(runs.ends - runs.begins) - runs.ends
     begins = video.packets.offsets + targets[np.searchsorted(runs.begins, video.packets.offsets, "right") - 1]
     return [data[at : at + size] for at, size in zip(begins.tolist(), video.packets.sizes.tolist(), strict=True)]
-
-
-def _decoded(video: VideoPlan, packets: Sequence[memoryview], most_pixels: int) -> dict[int, Any]:
-    """Return the frames of a video by number, decoded from its packets."""
-    wanted, groups = {frame for each in video.frames.values() for frame in each.tolist()}, video.groups
-    runs = [([packets[place] for place in run.tolist()], video.packets.shown[run].tolist()) for run in video.decoded]
-    return decode(groups.facts, groups.extradata, runs, wanted, most_pixels)
 
 
 def _make_images(
