@@ -42,7 +42,7 @@ OPTIONS = options_of(
         "Computation and communication": (
             "precision compile channels_last sync_batchnorm bucket_mb hook powersgd_rank powersgd_start gradient_lag"
         ),
-        "Local SGD": ("local_sgd_period local_sgd_start local_sgd_overlap outer_optimizer outer_lr outer_momentum"),
+        "Local SGD": "local_sgd_period local_sgd_start local_sgd_overlap outer_optimizer outer_lr outer_momentum",
         "Input": "threads on_bad_sample max_bad",
         "Checkpoints": "resume checkpoint_every_steps keep_checkpoints",
         "Logging": "metrics_every_steps monitor_seconds tensorboard profile synthetic",

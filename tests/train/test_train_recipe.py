@@ -104,7 +104,7 @@ def test_ranks_train_in_each_way_and_measure_a_quadratic_problem(ranks: int) -> 
 
 
 def test_gradients_that_are_late_keep_their_size_when_their_loss_is_scaled_otherwise() -> None:
-    """What a loss was multiplied by, as fp16 needs it, changes from step to step; a checkpoint holds what it wasn't."""
+    """A gradient that arrives at another loss scale is rescaled to it, and a checkpoint holds it without a scale."""
     model = torch.nn.Linear(2, 1, bias=False)
     lagged = LaggedGradients(model, Job(World(), torch.device("cpu")), None)
     for number, scale in enumerate((4.0, 8.0, 2.0)):
