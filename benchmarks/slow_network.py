@@ -68,17 +68,19 @@ def measure(steps: int, rounds: int, size: int) -> None:
                 first = way.get("local_sgd_period", 3) % 10**6 or 3  # DDP has chosen its buckets, or a period is over
                 for step in range(first + steps):
                     if step == first:
-                        begun = time.perf_counter()
+                        print("begin", flush=True)
+                        begun, busy = time.perf_counter(), time.process_time()
                     learner.step(batch, lr=1e-4, count=learner.global_batch, last=True)
                 seconds = (time.perf_counter() - begun) / steps
+                busy = (time.process_time() - busy) / steps
+                print("end", flush=True)
                 learner.exchange.agree()
                 learner.finish(1e-4)
-                (seconds,) = job.largest(seconds)
+                seconds, busy = job.largest(seconds, busy)
                 if job.leads:
                     weights = sum(weight.numel() for weight in model.parameters())
-                    print(
-                        json.dumps({"way": name, "round": number, "seconds": seconds, "weights": weights}), flush=True
-                    )
+                    row = {"way": name, "round": number, "seconds": seconds, "busy": busy, "weights": weights}
+                    print(json.dumps(row), flush=True)
                 del learner
 
 
@@ -155,19 +157,36 @@ def main() -> None:
             variables |= {"GLOO_SOCKET_IFNAME": f"slow{rank}"}
             command = [*prefix, sys.executable, "-m", "benchmarks.slow_network", *sys.argv[1:]]
             environment = os.environ | {name: f"{value}" for name, value in variables.items()}
-            ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        outputs = [process.communicate()[0] for process in ranks]
-    if any(process.returncode for process in ranks):
-        raise SystemExit("a rank has failed")
-    rows = [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
-    seconds = {name: median(row["seconds"] for row in rows if row["way"] == name) for name in WAYS}
+            output = subprocess.DEVNULL if rank else subprocess.PIPE
+            ranks.append(subprocess.Popen(command, env=environment, stdout=output, text=True))
+        rows, at = list[dict[str, Any]](), dict[str, float]()
+        for line in ranks[0].stdout or ():
+            at[line.strip()] = time.process_time()
+            if line.startswith("{"):
+                rows.append(json.loads(line) | {"relay": (at["end"] - at["begin"]) / given.steps})
+        if any([process.wait() for process in ranks]):  # noqa: C419  # waits for all
+            raise SystemExit("a rank has failed")
+
+    def middle(name: str, figure: str) -> float:
+        return median(row[figure] for row in rows if row["way"] == name)
+
+    seconds = {name: middle(name, "seconds") for name in WAYS}
     result = {
-        name: {"steps_per_second": round(1 / each, 3), "of_synchronous": round(seconds["synchronous"] / each, 3)}
+        name: {
+            "steps_per_second": round(1 / each, 3),
+            "of_synchronous": round(seconds["synchronous"] / each, 3),
+            "of_no_exchange": round(seconds["no exchange"] / each, 3),
+            "rank_processor_seconds": round(middle(name, "busy"), 3),
+            "relay_processor_seconds": round(middle(name, "relay"), 3),
+        }
         for name, each in seconds.items()
     }
     for name, figures in result.items():
         print(
-            f"{name:<34}{figures['steps_per_second']:6.2f} steps/s  {figures['of_synchronous']:5.2f} x", file=sys.stderr
+            f"{name:<34}{figures['steps_per_second']:6.2f} steps/s  {figures['of_synchronous']:5.2f} x  "
+            f"{figures['of_no_exchange']:5.2f} of no exchange; processor time per step: rank "
+            f"{figures['rank_processor_seconds']:5.2f} s, relay {figures['relay_processor_seconds']:5.2f} s",
+            file=sys.stderr,
         )
     setting = {"delay_ms": given.delay, "megabits": given.megabits, "gradient_bytes": 4 * rows[0]["weights"]}
     finish(
