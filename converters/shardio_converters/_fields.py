@@ -63,7 +63,7 @@ def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str
 
 
 def known_fields(given: str | Mapping[str, str], available: Iterable[str]) -> str | dict[str, str]:
-    """Return the part of a choice of fields that names available columns: each joined file has some of them."""
+    """Return the part of a choice of fields that names available columns: each merged file has some of them."""
     known = list(available)
 
     def has(one: str | Mapping[str, str]) -> bool:

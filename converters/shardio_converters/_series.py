@@ -1,4 +1,4 @@
-"""Files or stores of arrays taken as one series: the same fields in each, their rows one after the other, or joined."""
+"""Files or stores of arrays taken as one series: the same fields in each, their rows one after the other, or merged."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ from ._fields import (
     rename_remarks,
     shortened,
 )
-from ._source_base import ArrayColumn, ColumnReader, ColumnSource, JoinedReaders, OneOpenFile, first_axis
+from ._source_base import ArrayColumn, ColumnReader, ColumnSource, MergedReaders, OneOpenFile, first_axis
 
 SampleOf: TypeAlias = Literal["file", "group", "row"]
 """A sample is all that a file or a store holds, or all in one of its groups, or a row of its arrays."""
@@ -130,7 +130,7 @@ class SeriesOptions:
     Attributes:
         fields: the choice of fields.
         decode_cf: whether attributes of netCDF are applied.
-        join: whether files of different columns are joined, see `check_joined`.
+        merge: whether files of different columns are merged, see `_check_merged`.
         ragged: the fields whose shapes may differ from file to file, and whether in any axis.
         what: what the files are: "files" or "stores".
         columns: what their columns are: "datasets" or "arrays".
@@ -139,12 +139,12 @@ class SeriesOptions:
         sample: what a sample is; None for rows, unless something speaks against them, which is a remark.
         sort: the order of groups.
 
-    Raises ConfigError for joined files whose samples are no rows.
+    Raises ConfigError for merged files whose samples are no rows.
     """
 
     fields: str | Mapping[str, str] | None
     decode_cf: bool
-    join: bool
+    merge: bool
     ragged: Mapping[str, bool] = field(default_factory=dict)
     what: str = "files"
     columns: str = "datasets"
@@ -156,8 +156,8 @@ class SeriesOptions:
     def __post_init__(self) -> None:
         if self.sample is not None and self.sample not in get_args(SampleOf):
             raise ConfigError("{sample} must be one of {}, got {!r}", ", ".join(get_args(SampleOf)), self.sample)
-        if self.whole and self.join:
-            raise ConfigError("{join} joins rows: it does not go with {}", Option("sample", self.sample))
+        if self.whole and self.merge:
+            raise ConfigError("{merge} merges rows: it does not go with {}", Option("sample", self.sample))
 
     @property
     def whole(self) -> bool:
@@ -175,7 +175,7 @@ class SeriesSource(ColumnSource):
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         absent: what was never written.
         groups: the group of each sample, if samples are groups.
-        joined: for each of `files` the others that are joined to it; () if none are.
+        merged: for each of `files` the others that are merged with it; () if none are.
         remarks, hints, missing_chunks: see `Source`.
     """
 
@@ -184,7 +184,7 @@ class SeriesSource(ColumnSource):
     starts: NDArray[np.int64]
     absent: tuple[Unwritten, ...]
     groups: tuple[str, ...]
-    joined: tuple[tuple[Path, ...], ...] = field()
+    merged: tuple[tuple[Path, ...], ...] = field()
     remarks: tuple[str, ...] = field()
     hints: tuple[str, ...] = field()
     missing_chunks: MissingChunks | None = field()
@@ -212,7 +212,7 @@ class SeriesSource(ColumnSource):
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        made: dict[str, Any] = {"decode_cf": self._decodes, "join": bool(self.joined)}
+        made: dict[str, Any] = {"decode_cf": self._decodes, "join": bool(self.merged)}
         if any(column.whole for column in self.columns.values()):
             made["sample"] = "group" if self.groups else "file"
         made["axes"] = {name: column.axis for name, column in self.columns.items() if column.axis}
@@ -223,19 +223,19 @@ class SeriesSource(ColumnSource):
         return int(self.starts[-1])
 
     @cached_property
-    def _readers(self) -> OneOpenFile[JoinedReaders]:
+    def _readers(self) -> OneOpenFile[MergedReaders]:
         # A closure over self would keep the open file alive in a cycle.
-        files, joined, opens = self.files, self.joined or ((),) * len(self.files), self._opens()
+        files, merged, opens = self.files, self.merged or ((),) * len(self.files), self._opens()
         each = ({},) if self.groups else self.each  # a group's columns are opened when they are read
         return OneOpenFile(
-            lambda n: JoinedReaders((files[n], *joined[n]), each[n if len(each) > 1 else 0].values(), opens)
+            lambda n: MergedReaders((files[n], *merged[n]), each[n if len(each) > 1 else 0].values(), opens)
         )
 
     def _columns(self, number: int) -> Mapping[str, Any]:
         """Return the columns of a file, or of a group if samples are groups."""
         return self.each[number] if len(self.each) > 1 else self.each[0]
 
-    def _at(self, index: int) -> tuple[JoinedReaders, Mapping[str, Any], int]:
+    def _at(self, index: int) -> tuple[MergedReaders, Mapping[str, Any], int]:
         """Return the readers and the columns of a sample, and its row."""
         number = bisect_right(self.starts, index) - 1
         readers = self._readers.get(number)
@@ -290,7 +290,7 @@ def read_series(
         found = (group for contents in found for group in _groups_of(contents, options.sort))
     for contents in found:
         kind, chosen = frozenset[str](), options.fields
-        if options.join:
+        if options.merge:
             kind, names = frozenset(contents.columns), contents.available
             available |= dict.fromkeys(names)
             chosen = chosen if chosen is None else known_fields(chosen, names)
@@ -299,10 +299,10 @@ def read_series(
         series[kind].add(contents)
     each = list(series.values())
     first, *others = each
-    if options.join and options.fields is not None:
+    if options.merge and options.fields is not None:
         choose_fields(options.fields, available, printable(first.paths[0]))
-    told = [hint for one in each for hint in one.told] + (_check_joined(each) if options.join else [])
-    in_file = _merged(each)
+    told = [hint for one in each for hint in one.told] + (_check_merged(each) if options.merge else [])
+    in_file = _series_by_field(each)
     columns = [
         {name: replace(each[number].each[at][name], file=number) for name, number in in_file.items()}
         for at in range(len(first.each))
@@ -335,7 +335,7 @@ def read_series(
         starts=starts.astype(np.int64),
         absent=tuple(lack for one in each for lack in one.unwritten),
         groups=groups,
-        joined=tuple(zip(*(one.paths for one in others), strict=True)),
+        merged=tuple(zip(*(one.paths for one in others), strict=True)),
         remarks=remarks,
         hints=hints,
         missing_chunks=missing,
@@ -487,7 +487,7 @@ class _Series:
 
     def add(self, contents: FileContents) -> None:
         """Add the next file; SourceError if it disagrees with the first one."""
-        if not self.paths and self.options.sample is None and not self.options.join:
+        if not self.paths and self.options.sample is None and not self.options.merge:
             self._look_for_samples(contents)
         try:
             self._add(contents)
@@ -617,16 +617,16 @@ class _Series:
                 raise SourceError(told, name, difference.between(place, first), advice if difference.decodes else "")
 
 
-def _check_joined(series: Sequence[_Series]) -> list[str]:
+def _check_merged(series: Sequence[_Series]) -> list[str]:
     """Raise SourceError unless the files of several series belong to the same rows, file by file; return hints."""
     hints: list[str] = []
     first = [printable(files.paths[0]) for files in series]
     if len(series) == 1:
-        raise SourceError("{join} takes files of different datasets, and all hold those of {}: leave it out", first[0])
+        raise SourceError("{merge} takes files of different datasets, and all hold those of {}: leave it out", first[0])
     for number, files in enumerate(series[1:], 1):
         if len(files.paths) != len(series[0].paths):
             raise SourceError(
-                "{join}: {} with the datasets of {}, and {} with those of {}: each needs one to be joined to",
+                "{merge}: {} with the datasets of {}, and {} with those of {}: each needs one to be merged with",
                 counted(len(series[0].paths), "file"),
                 first[0],
                 counted(len(files.paths), "file"),
@@ -634,15 +634,15 @@ def _check_joined(series: Sequence[_Series]) -> list[str]:
             )
         pairs = zip(series[0].coordinates, files.coordinates, series[0].counts, files.counts, strict=True)
         for ours, theirs, rows, other_rows in pairs:
-            hints += ours.check_same(theirs, ours.values, "files that are joined must have the same coordinates")
+            hints += ours.check_same(theirs, ours.values, "files that are merged must have the same coordinates")
             if rows != other_rows:
                 places = printable(ours.file), printable(theirs.file)
-                told = "files that are joined must have the same rows: {} in {}, and {} in {}"
+                told = "files that are merged must have the same rows: {} in {}, and {} in {}"
                 raise SourceError(told, rows, places[0], other_rows, places[1])
     return hints
 
 
-def _merged(series: Sequence[_Series]) -> dict[str, int]:
+def _series_by_field(series: Sequence[_Series]) -> dict[str, int]:
     """Return the number of the series that has each field; SourceError for one in several that is no coordinate."""
     found: dict[str, int] = {}
     for number, one in enumerate(series):
@@ -650,7 +650,7 @@ def _merged(series: Sequence[_Series]) -> dict[str, int]:
             before = found.setdefault(name, number)
             if before != number and column.path not in one.coordinates[0].values:
                 raise SourceError(
-                    "{join}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
+                    "{merge}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
                     "{fields}",
                     column.path,
                     printable(series[before].paths[0]),

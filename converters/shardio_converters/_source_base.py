@@ -133,7 +133,7 @@ class ArrayColumn:
         mean: the average bytes of a row; 0 where that is not known yet.
         dimensions: the names of its axes, that of the samples first; () if it has none.
         axis: the axis of the array that the samples are along, which is the first one of `shape`.
-        file: the number, from 1, of the joined file that it is in; 0 for the file itself.
+        file: the number, from 1, of the merged file that it is in; 0 for the file itself.
         whole: whether the array is one row: a sample is a file or a group, and the shape begins with an axis of 1.
     """
 
@@ -263,8 +263,8 @@ class ColumnReader(ABC):
 
 
 @final
-class JoinedReaders:
-    """The open readers of a file and of those that are joined to it.
+class MergedReaders:
+    """The open readers of a file and of those that are merged with it.
 
     Args:
         paths: the file, then the others.

@@ -48,7 +48,7 @@ def hdf5(
     external_links: bool = False,
     read_timeout: float = 60.0,
     sort: Sort = "name",
-    join: bool = False,
+    merge: bool = False,
     ragged: str | Collection[str] | None = None,
     sample: SampleOf | None = None,
     files: str | None = None,
@@ -85,9 +85,9 @@ def hdf5(
             does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
             take longer is bad, and may be good in another run.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
-        join: take files of different datasets for the same rows: files that hold the same datasets make a series, and
-            the first file of each series is joined to those of the others, then the second, and so on. The coordinates
-            that they share, datasets of numbers with one axis, must be equal.
+        merge: take files of different datasets for the same rows: files that hold the same datasets make a series, and
+            the first file of each series is merged with those of the others, then the second, and so on. The
+            coordinates that they share, datasets of numbers with one axis, must be equal.
         ragged: the fields of arrays whose first axis may have another length in each file; or, as in wave=all, whose
             shape may differ in any way.
         sample: what a sample is. row: a row of the datasets, along their first axis. file: all datasets of a file,
@@ -106,7 +106,7 @@ def hdf5(
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
         shardio convert hdf5 last.h5 data/last --axis 2 --to hdf5
-        shardio convert hdf5 era5 data/wind --join --fields time --stack wind=u10,v10 --to hdf5
+        shardio convert hdf5 era5 data/wind --merge --fields time --stack wind=u10,v10 --to hdf5
         shardio convert hdf5 runs data/runs --external-links --missing-chunks fill
         shardio convert hdf5 runs data/waves --fields wave=data/waves --ragged wave
         shardio convert hdf5 runs data/scans --sample file --files '*.h5'
@@ -123,7 +123,7 @@ def hdf5(
     src = within_folders(src, files)
     paths = find_hdf5(src, sort)
     sample = "row" if sample is None and axis is not None else sample
-    options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged), sample=sample, sort=sort)
+    options = SeriesOptions(fields, decode_cf, merge, listed_ragged(ragged), sample=sample, sort=sort)
     if options.whole and axis is not None:
         raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
     how: Any = {"external_links": external_links, "read_timeout": read_timeout}

@@ -68,7 +68,7 @@ def zarr(
     axis: str | None = None,
     decode_cf: bool = False,
     sort: Sort = "name",
-    join: bool = False,
+    merge: bool = False,
     sample: SampleOf | None = None,
     files: str | None = None,
     missing_chunks: MissingChunks | None = None,
@@ -93,9 +93,9 @@ def zarr(
             and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN, and times seconds since
             1970, float64. Without it numbers stay as they are stored.
         sort: `natural` sorts stores by the numbers in their names, so that s_2 comes before s_10.
-        join: take stores of different arrays for the same rows: stores that hold the same arrays make a series, and the
-            first store of each series is joined to those of the others, then the second, and so on. The coordinates
-            that they share must be equal.
+        merge: take stores of different arrays for the same rows: stores that hold the same arrays make a series, and
+            the first store of each series is merged with those of the others, then the second, and so on. The
+            coordinates that they share must be equal.
         sample: what a sample is. row: a row of the arrays. file: all arrays of a store, including single values. group:
             all arrays of one group, where neighbouring groups hold the same names, as in demo_0/actions and
             demo_1/actions; fields have the names within the group. By default, rows; a note says if the stores look
@@ -111,7 +111,7 @@ def zarr(
         shardio convert zarr train.zarr.zip data/train
         shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
         shardio convert zarr era5.zarr data/times --axis time --missing-chunks fill
-        shardio convert zarr "wind/*.zarr" data/wind --join --axis time --stack wind=u10,v10 --to hdf5
+        shardio convert zarr "wind/*.zarr" data/wind --merge --axis time --stack wind=u10,v10 --to hdf5
         shardio convert zarr train.zarr data/whole --sample file
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
@@ -125,7 +125,7 @@ def zarr(
     roots = find_stores(given, sort) or [local_path(one).absolute() for one in given]
     sample = "row" if sample is None and axis is not None else sample
     called: Any = {"what": "stores", "columns": "arrays", "each": True, "compared": len(roots) > 1}
-    options = SeriesOptions(fields, decode_cf, join, sample=sample, sort=sort, **called)
+    options = SeriesOptions(fields, decode_cf, merge, sample=sample, sort=sort, **called)
     if options.whole and axis is not None:
         raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
     found = read_series((_Contents(root, axis, options.whole) for root in roots), options, Zarr, missing_chunks)
@@ -188,8 +188,8 @@ class Zarr(SeriesSource):
         return 1 if self.groups else int(self.starts[1]), _MEASURED
 
     def _paths(self, number: int) -> tuple[Path, ...]:
-        """Return a store, and those that are joined to it."""
-        return (self.files[number], *(self.joined[number] if self.joined else ()))
+        """Return a store, and those that are merged with it."""
+        return (self.files[number], *(self.merged[number] if self.merged else ()))
 
     @property
     def adoption(self) -> ZarrIndexes:
@@ -213,7 +213,7 @@ class Zarr(SeriesSource):
             packing = None if column.decoding is None else cf.to_json(column.attributes or {})
             entries = self._entries(stores[column.file], column) if listed else np.empty(0, ENTRY)
             arrays[name] = IndexedArray(column.path, column.metadata, column.axis, packing, entries, column.file)
-        return ZarrIndex(arrays, zipped=stores[0].zipped, joined=tuple(store.zipped for store in stores[1:]))
+        return ZarrIndex(arrays, zipped=stores[0].zipped, merged=tuple(store.zipped for store in stores[1:]))
 
     @cached_property
     def _listed(self) -> dict[tuple[Path, str], NDArray[Any]]:

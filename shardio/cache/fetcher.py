@@ -20,7 +20,7 @@ from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
 from .cached_object import CachedObject, Parts, Pieces
-from .joined import JoinedObjects
+from .combined import CombinedObjects
 from .node_cache import FULL, Hold, NodeCache
 from .pace import Pace
 from .private_folder import no_cache
@@ -48,25 +48,25 @@ class RemoteFile:
         cached: what the cache has of it.
         is_whole: returns whether a piece, given by its number and its bytes, is what was written, or None if it has no
             checksum; None if no piece has one.
-        joined: the objects that are one in the cache; their pieces have no checksums. None for one object.
+        combined: the objects that are one in the cache; their pieces have no checksums. None for one object.
     """
 
     store: Store
     name: str
     cached: CachedObject
     is_whole: Callable[[int, memoryview], bool | None] | None = None
-    joined: JoinedObjects | None = None
+    combined: CombinedObjects | None = None
 
     def runs(self, pieces: Pieces, longest: int) -> list[tuple[int, int]]:
         """Return runs of adjacent pieces that come in one request each, as (first, stop)."""
-        return runs(pieces, longest) if self.joined is None else self.joined.runs(pieces, longest)
+        return runs(pieces, longest) if self.combined is None else self.combined.runs(pieces, longest)
 
     def span(self, first: int, stop: int) -> tuple[int, int]:
         """Return the offsets in the cache's file at which adjacent pieces of one run begin and end."""
         start = first * PIECE
-        if self.joined is None:
+        if self.combined is None:
             return start, min(stop * PIECE, self.cached.table.size)
-        _, begin, end = self.joined.place(first, stop)
+        _, begin, end = self.combined.place(first, stop)
         return start, start + end - begin
 
 
@@ -301,8 +301,8 @@ class Fetcher:
 
     def _read(self, file: RemoteFile, first: int, stop: int) -> Buffer:
         """Read adjacent pieces from the store; StoreError if they are not what was written."""
-        if file.joined is not None:
-            return self._read_joined(file, file.joined, first, stop)
+        if file.combined is not None:
+            return self._read_combined(file, file.combined, first, stop)
         start, end = file.span(first, stop)
         wrong = 0
         for _ in range(TRIES):
@@ -323,22 +323,22 @@ class Fetcher:
             f"are not those that were written: their checksum differs (tried {TRIES} times)"
         )
 
-    def _read_joined(self, file: RemoteFile, joined: JoinedObjects, first: int, stop: int) -> Buffer:
+    def _read_combined(self, file: RemoteFile, combined: CombinedObjects, first: int, stop: int) -> Buffer:
         """Read adjacent pieces of one of several objects; raise what its `check` raises if it is another one."""
-        number, start, end = joined.place(first, stop)
-        name, asked = joined.name(number), time.monotonic()
+        number, start, end = combined.place(first, stop)
+        name, asked = combined.name(number), time.monotonic()
         try:
             content = file.store.read(name, start, end)
         except (StoreUnavailable, AccessDenied):
             raise
         except ObjectNotFound:
-            joined.check(number, None)
+            combined.check(number, None)
             raise
         except StoreError:  # as of bytes that are no more there
-            joined.check(number, file.store.info(name))
+            combined.check(number, file.store.info(name))
             raise
         self._pace.answered(len(content.data), time.monotonic() - asked)
-        joined.check(number, content.info)
+        combined.check(number, content.info)
         if len(content.data) != end - start:
             raise StoreError(
                 f"{file.store.url}/{name}: bytes {start} to {end - 1} were asked for, {len(content.data)} bytes came"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import hdf5_index, side_index
 from ..containers import tar as layout
-from ..containers.joined import joined_files
+from ..containers.merged import merged_files
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
 from ..conversion.stacks import stacked, stacks_of, with_variables
@@ -156,17 +156,17 @@ def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
     if converter == "hdf5":
         options["decode_cf"] = _decodes(described)
         options["sample"] = described.conversion.get("sample", "row")
-        if joined := [path.absolute() for path in joined_files(folder.path / name)]:
-            paths, options["join"] = [*paths, *joined], True
+        if merged := [path.absolute() for path in merged_files(folder.path / name)]:
+            paths, options["merge"] = [*paths, *merged], True
     return stacked(sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options), stacks)
 
 
 def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
     """Return what of `conversion` still holds: names and decoding, but not the plan that resuming would go by."""
     names = _names(described) if described.adopted else None
-    joins = {"join": True} if described.adopted and described.conversion.get("join") is True else {}
+    merged = {"join": True} if described.adopted and described.conversion.get("join") is True else {}
     sample = {"sample": kept} if described.adopted and (kept := described.conversion.get("sample")) else {}
-    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | joins | sample
+    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | merged | sample
 
 
 def _names(described: manifest.Manifest) -> dict[str, str] | None:

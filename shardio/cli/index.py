@@ -17,7 +17,7 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format axis decode_cf stack join sample missing_chunks checksums workers dask "
+            "fields optional mask key format axis decode_cf stack merge sample missing_chunks checksums workers dask "
             "resume overwrite on_error max_bad report strict sort files"
         ),
     },
@@ -67,7 +67,7 @@ def index(
 
       shardio index era5.zarr -o data/era5 --axis time --decode-cf
 
-      shardio index u10.nc v10.nc -o data/wind --join --fields time --stack wind=u10,v10
+      shardio index u10.nc v10.nc -o data/wind --merge --fields time --stack wind=u10,v10
 
       shardio index records -o data/records --strict
 

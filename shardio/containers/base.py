@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TypeAlias, final
 
-from ..cache.joined import JoinedObjects
+from ..cache.combined import CombinedObjects
 from ..errors import ConfigError, Option
 from ..format.fields import Field
 from ..stores.base import Store
@@ -48,7 +48,7 @@ class Container:
         suffix: the suffix of the shards that its writer makes; "" if it has none.
         on_disk: whether its shards are files.
         read_where_it_lies: whether its shards are more files than `files` names, or one that it does not name: a cache
-            joins them to one file.
+            combines them to one file.
         options: the writer's options: for each a line of help, with the values that it takes.
         writer_type, reader_type: what `writer` and `reader` make.
     """
@@ -88,7 +88,7 @@ class Container:
         """Open a shard whose file is that of a cache, as `reader` does."""
         return self.reader(path, fields)
 
-    def joined(self, path: Path, url: Url) -> JoinedObjects:
+    def combined(self, path: Path, url: Url) -> CombinedObjects:
         """Return the objects of a shard that are one file in a cache, by the index next to `path`.
 
         Only of containers with `read_where_it_lies`, which override this.
@@ -99,7 +99,7 @@ class Container:
 
         Raises ShardCorrupt for an index that names no such objects.
         """
-        raise NotImplementedError(f"container {self.name!r} has shards of one object, which need no joining")
+        raise NotImplementedError(f"container {self.name!r} has shards of one object, which need no combining")
 
     def files(self, path: Path) -> tuple[Path, ...]:
         """Return the paths of all files of the shard at `path`, the shard itself first."""

@@ -26,7 +26,7 @@ from .field_reader import FieldReader
 from .hdf5_fields import have_spans, open_fields
 from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, Unreadable
-from .joined import joined_files, joined_name
+from .merged import merged_files, merged_name
 from .stacked_rows import with_variables
 
 _MOST_ROUNDS = 256
@@ -42,7 +42,7 @@ class Hdf5Reader(ArrayReader):
         fields: its fields.
         layout: where the fields are, of a file that others wrote. Without it, the index next to the file says so,
             if there is one.
-        joined: with `layout`, the files that are joined to this one; otherwise they are next to it.
+        merged: with `layout`, the files that are merged with this one; otherwise they are next to it.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Hdf5Reader(ArrayReader):
         path: Path,
         fields: Mapping[str, Field],
         layout: Layout | None = None,
-        joined: Sequence[Path] = (),
+        merged: Sequence[Path] = (),
     ) -> None:
-        self._layout, self._joined = layout, tuple(joined)
+        self._layout, self._merged = layout, tuple(merged)
         super().__init__(path, fields)
 
     def _open(self) -> ArrayShard:
-        layout, joined, columns, inside = self._layout, self._joined, None, self._fields
+        layout, merged, columns, inside = self._layout, self._merged, None, self._fields
         if layout is None:
             if not array_index.path_of(self._path).exists():
                 return open_shard(self._path, self._fields, Layout({}))
             layout, columns = hdf5_index.read(self._path)
-            joined, inside = joined_files(self._path), layout.in_file(self._fields)
+            merged, inside = merged_files(self._path), layout.in_file(self._fields)
         # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
-        described = {"fields": fields_to_json(inside), "layout": asdict(layout), "joined": list(map(str, joined))}
+        described = {"fields": fields_to_json(inside), "layout": asdict(layout), "merged": list(map(str, merged))}
         _in_helper(self._path, "open_adopted", **described)
-        return open_shard(self._path, self._fields, layout, joined, columns)
+        return open_shard(self._path, self._fields, layout, merged, columns)
 
 
 @final
@@ -93,7 +93,7 @@ class Hdf5Container(Container):
 
     def files(self, path: Path) -> tuple[Path, ...]:
         index = array_index.path_of(path)
-        return (path, *joined_files(path), index) if index.exists() else (path,)
+        return (path, *merged_files(path), index) if index.exists() else (path,)
 
 
 def _touch_adopted(shard: OpenedShard) -> bool:
@@ -137,7 +137,7 @@ def open_shard(
     path: Path,
     fields: Mapping[str, Field],
     layout: Layout,
-    joined: Sequence[Path] = (),
+    merged: Sequence[Path] = (),
     columns: Mapping[str, Table] | None = None,
 ) -> ArrayShard:
     """Open a shard.
@@ -146,7 +146,7 @@ def open_shard(
         path: the file.
         fields: its fields.
         layout: where they are, unless they are datasets of their own names.
-        joined: the files that are joined to this one.
+        merged: the files that are merged with this one.
         columns: what the index next to the file holds: the fields that are not in the layout, and rows left out; None
             if all fields are in files.
     """
@@ -154,11 +154,11 @@ def open_shard(
     others = {name: field for name, field in fields.items() if name not in inside}
     stored = with_variables(path, inside, layout.names)
     readers: dict[str, FieldReader] = {}
-    for number, place in enumerate((path, *joined)):
+    for number, place in enumerate((path, *merged)):
         there = {name: field for name, field in stored.items() if layout.files.get(name, 0) == number}
         readers |= open_fields(place, there, layout) if there else {}
     if lost := sorted(stored.keys() - readers.keys()):
         number = layout.files[lost[0]]
-        place = path.with_name(joined_name(path.name, number))
+        place = path.with_name(merged_name(path.name, number))
         raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names.get(lost[0])!r}")
     return ArrayShard.of(path, inside, layout.names, readers, columns or {}, others)

@@ -221,7 +221,7 @@ def have_spans(file: BinaryIO, path: Path, fields: Mapping[str, Field], layout: 
     Args:
         file: the file as it comes from a store.
         path: the cache's file for it, of the same size.
-        fields, layout: as those of `open_shard`; no file is joined.
+        fields, layout: as those of `open_shard`; no file is merged.
 
     False also for a file that cannot be opened: opening it says why. Raises StoreError.
     """

@@ -21,7 +21,7 @@ class Layout:
     Attributes:
         names: the path of each field's dataset; of a stack those of its variables, `x/0`, `x/1` and so on.
         packing: by field, the attributes of netCDF that say how to decode stored numbers, see `format.cf.to_json`.
-        files: the number, from 1, of the joined file that has the field; 0, of the file itself, if it is not named.
+        files: the number, from 1, of the merged file that has the field; 0, of the file itself, if it is not named.
     """
 
     names: Mapping[str, str]

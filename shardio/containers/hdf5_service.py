@@ -83,7 +83,7 @@ def _close(key: tuple[int, ...]) -> None:
 
 
 def open_adopted(
-    path: str, inode: Sequence[int], fields: Mapping[str, Any], layout: Mapping[str, Any], joined: Sequence[str]
+    path: str, inode: Sequence[int], fields: Mapping[str, Any], layout: Mapping[str, Any], merged: Sequence[str]
 ) -> Iterator[bytes]:
     """Open a file that another program wrote, to see that it comes to an end; yield nothing.
 
@@ -91,11 +91,11 @@ def open_adopted(
         path, inode: the file.
         fields: the fields in it, as JSON stores them.
         layout: where they are.
-        joined: the files that are joined to it.
+        merged: the files that are merged with it.
     """
     _close(tuple(inode))
     described = {name: as_field(field) for name, field in fields.items()}
-    open_shard(Path(path), described, Layout(**layout), [Path(other) for other in joined])
+    open_shard(Path(path), described, Layout(**layout), [Path(other) for other in merged])
     yield from ()
 
 
@@ -144,7 +144,7 @@ def touch(
     Args:
         path, inode: the file.
         fields: the fields in it, as JSON stores them.
-        layout: where they are; no file is joined.
+        layout: where they are; no file is merged.
         pieces: the numbers of the pieces that are there.
 
     Yields as JSON whether the readers of all fields then know where their rows are, and the pieces that are missing:

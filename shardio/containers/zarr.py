@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from ..cache.joined import JoinedObjects
+from ..cache.combined import CombinedObjects
 from ..errors import ShardCorrupt, SourceError
 from ..format import cf
 from ..format.fields import CHECKSUM, Field
@@ -23,7 +23,7 @@ from .base import Container, OpenedShard
 from .chunked_rows import ChunkedRows
 from .field_reader import DecodedRows, FieldReader, decoding_of
 from .files import RawFile
-from .joined import joined_files, joined_name
+from .merged import merged_files, merged_name
 from .stacked_rows import with_variables
 from .zarr_chunks import array_rows
 from .zarr_files import FolderChunks, PackedChunks
@@ -55,7 +55,7 @@ class ZarrReader(ArrayReader):
         path: the store.
         fields: its fields.
         index: the content of the index next to it.
-        joined: with `index`, the stores that are joined to this one; otherwise they are next to it.
+        merged: with `index`, the stores that are merged with this one; otherwise they are next to it.
         in_cache: whether the path is the file of a cache that has the objects of the store, see `ChunkObjects`.
     """
 
@@ -64,25 +64,25 @@ class ZarrReader(ArrayReader):
         path: Path,
         fields: Mapping[str, Field],
         index: ZarrIndex | None = None,
-        joined: Sequence[Path] = (),
+        merged: Sequence[Path] = (),
         *,
         in_cache: bool = False,
     ) -> None:
-        self._index, self._joined, self._in_cache = index, tuple(joined), in_cache
+        self._index, self._merged, self._in_cache = index, tuple(merged), in_cache
         super().__init__(path, fields)
 
     def _open(self) -> ArrayShard:
         index = self._index or zarr_index.read(self._path)
-        joined = self._joined if self._index else _joined(self._path, index)
+        merged = self._merged if self._index else _merged(self._path, index)
         if self._in_cache:
             stores: list[tuple[Path, RawFile | None]] = [(self._path, RawFile(self._path))]
             index = in_one_file(index)
-            if index.joined:
-                raise ShardCorrupt(f"{self._path}: stores that are joined are read from a folder, not from a cache")
+            if index.merged:
+                raise ShardCorrupt(f"{self._path}: stores that are merged are read from a folder, not from a cache")
         elif index.objects:
             raise ShardCorrupt(f"{self._path}: was indexed in a bucket, and is on a disk: index it anew here")
         else:
-            states = zip((self._path, *joined), (index.zipped, *index.joined), strict=True)
+            states = zip((self._path, *merged), (index.zipped, *index.merged), strict=True)
             stores = [(place, _opened_zip(place, state)) for place, state in states]
         fields = {name: field for name, field in self._fields.items() if name != CHECKSUM}
         others = {name: field for name, field in self._fields.items() if name == CHECKSUM}
@@ -107,9 +107,9 @@ class ZarrReader(ArrayReader):
             raise ShardCorrupt(f"{self._path}, field {name!r}: {error}") from error
 
 
-def _joined(path: Path, index: ZarrIndex) -> list[Path]:
-    """Return the paths of the links to the stores that are joined to the one at `path`."""
-    return [path.with_name(joined_name(path.name, number)) for number in range(1, len(index.joined) + 1)]
+def _merged(path: Path, index: ZarrIndex) -> list[Path]:
+    """Return the paths of the links to the stores that are merged with the one at `path`."""
+    return [path.with_name(merged_name(path.name, number)) for number in range(1, len(index.merged) + 1)]
 
 
 def _opened_zip(path: Path, state: tuple[int, int] | None) -> RawFile | None:
@@ -136,7 +136,7 @@ class ZarrContainer(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (array_index.path_of(Path(name)).name,)
 
-    def joined(self, path: Path, url: Url) -> JoinedObjects:
+    def combined(self, path: Path, url: Url) -> CombinedObjects:
         return ChunkObjects(url, zarr_index.read(path))
 
     def touch(self, shard: OpenedShard) -> bool:
@@ -146,11 +146,11 @@ class ZarrContainer(Container):
         return ZarrReader(path, fields, in_cache=True)
 
     def links(self, path: Path) -> tuple[Path, ...]:
-        return joined_files(path)
+        return merged_files(path)
 
     def check(self, path: Path) -> None:
         index = zarr_index.read(path)
-        places = [*zip((path, *_joined(path, index)), (index.zipped, *index.joined), strict=True)]
+        places = [*zip((path, *_merged(path, index)), (index.zipped, *index.merged), strict=True)]
         for place, state in places:
             _opened_zip(place, state)
         wrong = list[str]()

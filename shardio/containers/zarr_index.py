@@ -43,7 +43,7 @@ class IndexedArray:
         axis: the axis that the samples are along.
         packing: the attributes that say how to decode its numbers, as `format.cf.to_json` gives them; None for none.
         chunks: what is known of its chunks, of `ENTRY` or `SUMMED_ENTRY` [chunks], their numbers ascending.
-        file: the number, from 1, of the joined store that it is in; 0 for the store itself.
+        file: the number, from 1, of the merged store that it is in; 0 for the store itself.
     """
 
     path: str
@@ -64,14 +64,14 @@ class ZarrIndex:
         columns: `CHECKSUM` and `array_index.ROWS`, if there are such columns.
         zipped: the size and the time of a zip file; None for a folder.
         objects: whether the chunks are objects of a bucket.
-        joined: the same of each store that is joined to this one.
+        merged: the same of each store that is merged with this one.
     """
 
     arrays: Mapping[str, IndexedArray]
     columns: Mapping[str, Table] = field(default_factory=dict)
     zipped: tuple[int, int] | None = None
     objects: bool = False
-    joined: tuple[tuple[int, int] | None, ...] = ()
+    merged: tuple[tuple[int, int] | None, ...] = ()
 
 
 class _Array(msgspec.Struct):
@@ -90,7 +90,7 @@ class _Described(msgspec.Struct):
     arrays: dict[str, _Array]
     zipped: tuple[int, int] | None
     objects: bool
-    joined: tuple[tuple[int, int] | None, ...]
+    merged: tuple[tuple[int, int] | None, ...] = msgspec.field(name="joined")
 
 
 def _stored(chunks: Table) -> Table:
@@ -116,7 +116,7 @@ def write(directory: Directory, shard: str, index: ZarrIndex) -> None:
         index: the index.
     """
     arrays = {name: {key: getattr(one, key) for key in _Array.__struct_fields__} for name, one in index.arrays.items()}
-    described = {"arrays": arrays, "zipped": index.zipped, "objects": index.objects, "joined": index.joined}
+    described = {"arrays": arrays, "zipped": index.zipped, "objects": index.objects, "joined": index.merged}
     tables = {name: _stored(one.chunks) for name, one in index.arrays.items()}
     array_index.write(directory, shard, _CONTAINER, described, {**tables, **index.columns})
 
@@ -128,20 +128,20 @@ def read(shard: Path) -> ZarrIndex:
     for name, one in found.arrays.items():
         chunks = array_index.table_of(shard, tables, name, ENTRY)
         try:
-            _check(one, chunks, len(found.joined))
+            _check(one, chunks, len(found.merged))
         except ValueError as error:
             raise ShardCorrupt(f"{array_index.path_of(shard)}, field {name!r}: {error}") from error
         arrays[name] = IndexedArray(one.path, one.metadata, one.axis, one.packing, chunks, one.file)
     columns = {name: table for name, table in tables.items() if name not in arrays}
-    return ZarrIndex(arrays, columns, found.zipped, found.objects, found.joined)
+    return ZarrIndex(arrays, columns, found.zipped, found.objects, found.merged)
 
 
-def _check(array: _Array, chunks: Table, joined: int) -> None:
-    """Raise ValueError for an array that no store of some joined ones has, and chunks that it can't have."""
+def _check(array: _Array, chunks: Table, merged: int) -> None:
+    """Raise ValueError for an array that no store of some merged ones has, and chunks that it can't have."""
     if (array.path and not _NO_PARTS.isdisjoint(array.path.split("/"))) or "\0" in array.path:
         raise ValueError(f"{array.path!r} is no path of an array")
-    if not 0 <= array.file <= joined:
-        raise ValueError(f"there is no store {array.file}, {joined} are joined")
+    if not 0 <= array.file <= merged:
+        raise ValueError(f"there is no store {array.file}, {merged} are merged")
     last = -1
     for part in parts(chunks):
         numbers = np.concatenate([[last], part["number"]])

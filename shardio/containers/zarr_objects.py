@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.joined import JoinedObjects, first_pieces
+from ..cache.combined import CombinedObjects, first_pieces
 from ..errors import ShardCorrupt
 from ..format.file_table import parts
 from ..format.pieces import PIECE
@@ -29,7 +29,7 @@ _CHANGED = "was written anew since it was indexed"
 
 
 @final
-class ChunkObjects(JoinedObjects):
+class ChunkObjects(CombinedObjects):
     """The chunks of a store as objects, in the order of its index; of a zip file that one file.
 
     Args:
@@ -86,7 +86,7 @@ def _object_sizes(index: ZarrIndex) -> NDArray[np.int64]:
 
 
 def in_one_file(index: ZarrIndex) -> ZarrIndex:
-    """Return an index of chunks that are where a cache has them, see `JoinedObjects`."""
+    """Return an index of chunks that are where a cache has them, see `CombinedObjects`."""
     if index.zipped is not None:
         return index
     offsets, arrays, begin = PIECE * first_pieces(_object_sizes(index)), dict[str, IndexedArray](), 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import array_index, hdf5, hdf5_index, piece_sums, side_index, zarr_index
 from ..containers.base import Reader
-from ..containers.joined import joined_name
+from ..containers.merged import merged_name
 from ..containers.zarr import ZarrReader
 from ..errors import BadSample, ConfigError, Message, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
@@ -38,7 +38,7 @@ from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
 from .shard_tasks import BLOCK_SAMPLES, NO_SHARD, ShardTask, TaskContext, find_odd_shape, fingerprint
-from .source import Hdf5Names, Places, Source, ZarrIndexes, adoption_of, joined_to, state_of
+from .source import Hdf5Names, Places, Source, ZarrIndexes, adoption_of, merged_with, state_of
 
 _BLOCK_BYTES = 32 << 20
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
@@ -54,7 +54,7 @@ class AdoptTask:
         samples: its samples' numbers in the source.
         path: the file.
         name: the file's name in the dataset.
-        joined: the files that are joined to it, see `source.Source`.
+        merged: the files that are merged with it, see `source.Source`.
         states: the sizes and modification times of all these files when the work began.
     """
 
@@ -62,15 +62,15 @@ class AdoptTask:
     samples: range
     path: Path
     name: str
-    joined: tuple[Path, ...]
+    merged: tuple[Path, ...]
     states: tuple[tuple[int, int], ...]
 
     @staticmethod
     def of(source: Source, starts: NDArray[np.int64], number: int, name: str) -> "AdoptTask":
         """Return the task of file `number` of a source, with the `starts` of its `adoption`."""
         samples = range(*starts[number : number + 2].tolist())
-        path, joined = source.files[number], tuple(joined_to(source, number))
-        return AdoptTask(number, samples, path, name, joined, tuple(map(state_of, (path, *joined))))
+        path, merged = source.files[number], tuple(merged_with(source, number))
+        return AdoptTask(number, samples, path, name, merged, tuple(map(state_of, (path, *merged))))
 
     @property
     def count(self) -> int:
@@ -78,7 +78,7 @@ class AdoptTask:
 
     def check(self) -> None:
         """Raise SourceError for a file that has changed since the work began."""
-        for path, state in zip((self.path, *self.joined), self.states, strict=True):
+        for path, state in zip((self.path, *self.merged), self.states, strict=True):
             if (now := state_of(path)) != state:
                 raise SourceError(f"{printable(path)} changed while it was indexed: from {state} to {now}")
 
@@ -113,9 +113,9 @@ def adopt(
     remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
     final = local_path(out).absolute()
-    beside, joined = _is_beside(source.files, final), joined_to(source, 0)
-    if beside and joined:
-        raise ConfigError(Message("{}: {join} makes links to the files that are joined: take another OUT", final))
+    beside, merged = _is_beside(source.files, final), merged_with(source, 0)
+    if beside and merged:
+        raise ConfigError(Message("{}: {merge} makes links to the files that are merged: take another OUT", final))
     files = []
     for number, path in enumerate(source.files):
         suffix = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix.lower()) else ""
@@ -284,8 +284,8 @@ def adopt_file(
         return record
     if links_from is not None:
         out = Path(os.path.realpath(links_from))  # a relative link is resolved from the directory's real path
-        names = (file.name, *(joined_name(file.name, n) for n in range(1, len(file.joined) + 1)))
-        for name, path in zip(names, (file.path, *file.joined), strict=True):
+        names = (file.name, *(merged_name(file.name, n) for n in range(1, len(file.merged) + 1)))
+        for name, path in zip(names, (file.path, *file.merged), strict=True):
             near = out.parent in path.absolute().parents  # both are likely to be moved together
             folder.unlink(name)
             # Relative to the link's final directory, not to the one in which it is created.
@@ -296,7 +296,7 @@ def adopt_file(
 def summed(record: Record, container: str, file: AdoptTask, folder: Directory) -> Record:
     """Write the checksums of the pieces of a file and its index to `folder`; return the whole record."""
     files = containers.get(container).files(folder.path / file.name)
-    data = (file.path, *file.joined) if len(files) > 1 else ()  # a Zarr store has many more, which its index names
+    data = (file.path, *file.merged) if len(files) > 1 else ()  # a Zarr store has many more, which its index names
     index = files[len(data) :]  # links lead somewhere only from where they will be
     size, checksum, table = piece_sums.of_files([*data, *index])
     folder.write(piece_sums.path_of(Path(file.name)).name, table)
@@ -405,7 +405,7 @@ def _index_of_hdf5(
     in_file = {name: value for name, value in adoption.in_file.items() if name in names}
     layout = hdf5_index.Layout(names, packing, in_file)
     try:
-        reader = hdf5.Hdf5Reader(file.path, fields, layout, file.joined)
+        reader = hdf5.Hdf5Reader(file.path, fields, layout, file.merged)
     except ShardCorrupt as error:
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
     with contextlib.closing(reader):
@@ -425,7 +425,7 @@ def _index_of_zarr(
     if unchecked:
         advance(file.count)
         return index, []
-    with contextlib.closing(ZarrReader(file.path, source.fields, index, file.joined)) as reader:
+    with contextlib.closing(ZarrReader(file.path, source.fields, index, file.merged)) as reader:
         _, columns, skipped = _read_all(file, reader, {}, source.fields, skip, advance)
     return replace(index, columns=columns), skipped
 

@@ -51,7 +51,7 @@ def index(
     axis: str | None = None,
     decode_cf: bool = False,
     stack: str | Stacks | None = None,
-    join: bool = False,
+    merge: bool = False,
     sample: Literal["file", "group", "row"] | None = None,
     missing_chunks: MissingChunks | None = None,
     checksums: bool = False,
@@ -98,9 +98,9 @@ def index(
         stack: for HDF5 files and Zarr stores: fields that are several variables of one shape and dtype, as in
             x=t2m,u10,v10: arrays [3, ...], each variable read directly into its slice. These variables are then no
             fields of their own, unless `fields` names them.
-        join: for HDF5 files and Zarr stores: join files of different datasets for the same rows, such as one per
-            variable: files that hold the same datasets make a series, and the first file of each is joined to those of
-            the others, then the second, and so on. The coordinates that they share must be equal.
+        merge: for HDF5 files and Zarr stores: merge files of different datasets for the same rows, such as one per
+            variable: files that hold the same datasets make a series, and the first file of each is merged with those
+            of the others, then the second, and so on. The coordinates that they share must be equal.
         sample: for HDF5 files: what a sample is: a row, all that a file holds, or all in one of its groups; `shardio
             convert hdf5 --help` says more. By default, a row; a note says if the files look otherwise.
         missing_chunks: for HDF5 files and Zarr stores: what to make of chunks that are not there. fill: their values
@@ -137,7 +137,7 @@ def index(
         "optional": listed_names(optional) or None,
         "axis": axis,
         "decode_cf": decode_cf or None,
-        "join": join or None,
+        "merge": merge or None,
         "sample": sample,
         "missing_chunks": missing_chunks,
     }
@@ -163,8 +163,8 @@ def index(
         listing = Listing(store, folder)
         are_files = format in KINDS or any(named_kind(url.name) for url in objects)
         zarr = {} if are_files else find_stores(objects, listing)
-        if join or ((stacks or decode_cf) and not zarr):
-            rule = "{join}, and {stack} and {decode_cf} of HDF5 files, are for files that are adopted on a local disk"
+        if merge or ((stacks or decode_cf) and not zarr):
+            rule = "{merge}, and {stack} and {decode_cf} of HDF5 files, are for files that are adopted on a local disk"
             raise ConfigError(Message(rule))
         if zarr and checksums:
             rule = "{checksums:True} reads Zarr stores on a local disk; in a bucket their chunks have ETags"

@@ -11,7 +11,7 @@ from ..containers.zarr import ZarrReader
 from ..errors import ConfigError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format.fields import Field, describe
 from ..format.unwritten import Unwritten
-from .source import Hdf5Names, Source, ZarrIndexes, joined_to
+from .source import Hdf5Names, Source, ZarrIndexes, merged_with
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
@@ -51,13 +51,13 @@ def find_chunk_hints(source: Source) -> list[str]:
     if not isinstance(adoption, (Hdf5Names, ZarrIndexes)):
         return []
     fields = {name: field for name, field in source.fields.items() if field.kind != "scalar"}
-    path, joined = source.files[0], joined_to(source, 0)
+    path, merged = source.files[0], merged_with(source, 0)
     try:
         reader: hdf5.Hdf5Reader | ZarrReader
         if isinstance(adoption, ZarrIndexes):
-            reader = ZarrReader(path, fields, adoption.index(0, listed=False), joined)
+            reader = ZarrReader(path, fields, adoption.index(0, listed=False), merged)
         else:
-            reader = hdf5.Hdf5Reader(path, fields, Layout(adoption.names, files=adoption.in_file), joined)
+            reader = hdf5.Hdf5Reader(path, fields, Layout(adoption.names, files=adoption.in_file), merged)
         with contextlib.closing(reader):
             spans = reader.chunk_spans()
     except (ShardCorrupt, MissingDependency):

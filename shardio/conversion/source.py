@@ -51,7 +51,7 @@ class Source:
             note, or with `strict` an error.
         hints: what the user may have meant, and how to get it: a note each, also with `strict`.
         files: the files that must not change while they are read; of an adoptable source in the order of their samples.
-        joined: for each of `files` the others that are joined to it; () if none are.
+        merged: for each of `files` the others that are merged with it; () if none are.
         threads: whether threads of one process may use copies of it at the same time.
         plain_values: whether conversion takes the container that fits the samples, unless the user names one.
         tally: what the source counts of the samples that it makes; None if it counts nothing.
@@ -61,7 +61,7 @@ class Source:
     remarks: Sequence[str] = ()
     hints: Sequence[str] = ()
     files: Sequence[Path] = ()
-    joined: Sequence[Sequence[Path]] = ()
+    merged: Sequence[Sequence[Path]] = ()
     threads: bool = False
     plain_values: bool = False
     tally: Tally | None = None
@@ -143,7 +143,7 @@ class Source:
 
 
 DESCRIBING = (
-    "metadata", "changes", "dimensions", "remarks", "hints", "files", "joined", "threads", "plain_values",
+    "metadata", "changes", "dimensions", "remarks", "hints", "files", "merged", "threads", "plain_values",
     "missing_chunks",
 )  # fmt: skip
 """The members that a `WrappedSource` passes on."""
@@ -161,7 +161,7 @@ class WrappedSource(Source):
     def __init__(self, source: Source) -> None:
         self.source = source
         self.remarks, self.hints = source.remarks, source.hints
-        self.files, self.joined = source.files, source.joined
+        self.files, self.merged = source.files, source.merged
         self.threads, self.plain_values = source.threads, source.plain_values
         self.missing_chunks, self.tally = source.missing_chunks, source.tally
 
@@ -228,7 +228,7 @@ class Hdf5Names:
         names: by field, the path of its dataset.
         packing: returns for file `number`, by field that is decoded, the attributes of netCDF that say how, as
             `format.cf.to_json` gives them.
-        in_file: by field in a joined file, the number of that file, from 1 for the first of these.
+        in_file: by field in a merged file, the number of that file, from 1 for the first of these.
     """
 
     container: ClassVar[str] = "hdf5"
@@ -303,7 +303,7 @@ def adoption_of(source: Source) -> Adoption:
 
 def file_states(source: Source) -> dict[Path, tuple[int, int]]:
     """Return the size and modification time of each file that a source names in `files`; OSError if one is missing."""
-    return {path: state_of(path) for path in (*source.files, *chain.from_iterable(source.joined))}
+    return {path: state_of(path) for path in (*source.files, *chain.from_iterable(source.merged))}
 
 
 def state_of(path: Path) -> tuple[int, int]:
@@ -312,9 +312,9 @@ def state_of(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def joined_to(source: Source, number: int) -> Sequence[Path]:
-    """Return the files that are joined to file `number` of a source."""
-    return source.joined[number] if source.joined else ()
+def merged_with(source: Source, number: int) -> Sequence[Path]:
+    """Return the files that are merged with file `number` of a source."""
+    return source.merged[number] if source.merged else ()
 
 
 Converter: TypeAlias = Callable[..., Source]

@@ -1,4 +1,4 @@
-"""Datasets and views opened: one at a path or URL, a saved view, and several joined or mixed."""
+"""Datasets and views opened: one at a path or URL, a saved view, and several concatenated or mixed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def concat(
     cache_size: int | str | None = None,
     store_options: Mapping[str, str] | None = None,
 ) -> Concat:
-    """Join several datasets: a view that holds every sample of all sources once, in their order.
+    """Concatenate several datasets: a view that holds every sample of all sources once, in their order.
 
     Args:
         sources: datasets and views, or paths and URLs, by name. They must have at least one field in common; the view

@@ -43,7 +43,7 @@ FREE_SHARE = 0.25
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 _UNIT = 16  # pieces that are fetched together where that costs little
 _WIDER = 2.0  # times as many pieces, at most
-MOST_JOINED = 1 << 42
+MOST_COMBINED = 1 << 42
 """The most bytes of the objects of one shard: their table takes 37 bytes per piece, and file systems have limits."""
 
 _STAGED_AT_ONCE = 256  # pieces: some requests, of which a file that is staged has several under way
@@ -147,7 +147,7 @@ class RemoteShards(Shards):
         self, described: manifest.Manifest, url: Url, fields: Mapping[str, Field], store: Store, fetcher: Fetcher
     ) -> None:
         if described.adopted and described.conversion.get("join"):
-            told = "{}: a dataset of joined files (shardio index --join) is read from a folder, and without {cache}"
+            told = "{}: a dataset of merged files (shardio index --merge) is read from a folder, and without {cache}"
             raise ConfigError(told, url)
         self._described, self._url, self._fields = described, url, dict(fields)
         self._store, self._fetcher = store, fetcher
@@ -165,7 +165,7 @@ class RemoteShards(Shards):
         """Open the shards anew in a forked child: what its parent holds in the cache ends with the parent."""
         self._open: RecentlyUsed[_Shard] = RecentlyUsed(self.limit)
         self._files: RecentlyUsed[_Files] = RecentlyUsed(self.limit)
-        self._joined: RecentlyUsed[RemoteFile] = RecentlyUsed(self.limit)
+        self._combined: RecentlyUsed[RemoteFile] = RecentlyUsed(self.limit)
         self._verified: set[tuple[int, int]] = set()
 
     def __getitem__(self, number: int) -> Reader:
@@ -218,8 +218,8 @@ class RemoteShards(Shards):
         """The bytes of all shards and their indexes, without checksums."""
         size = int(self._table.bytes.sum())
         if self._container.read_where_it_lies:
-            every = (self._shard_file(number).joined for number in range(len(self._table)))
-            size += sum(int(joined.sizes.sum()) for joined in every if joined is not None)
+            every = (self._shard_file(number).combined for number in range(len(self._table)))
+            size += sum(int(combined.sizes.sum()) for combined in every if combined is not None)
         return size
 
     @property
@@ -249,7 +249,7 @@ class RemoteShards(Shards):
     def close(self) -> None:
         self._open.clear()  # the last user of each lets go of what it holds in the cache
         self._files.clear()
-        self._joined.clear()
+        self._combined.clear()
 
     @contextmanager
     def fetch(self, parts: Parts, names: Iterable[str]) -> Iterator[None]:
@@ -411,20 +411,20 @@ class RemoteShards(Shards):
     def _shard_file(self, number: int) -> RemoteFile:
         """Return the shard itself; of several objects, the file that has all of them in the cache."""
         files = self._files_of(number)
-        return files.shard or self._joined.get(number, partial(self._join, files.companions[0]))
+        return files.shard or self._combined.get(number, partial(self._combine, files.companions[0]))
 
-    def _join(self, index: RemoteFile, number: int) -> RemoteFile:
+    def _combine(self, index: RemoteFile, number: int) -> RemoteFile:
         name = self._table.names[number]
         path, place = index.cached.path.with_name(name), self._url / name
         with self._fetcher.fetch([_whole(index)]):
-            joined = self._container.joined(path, place)
-        if joined.size > MOST_JOINED:
+            combined = self._container.combined(path, place)
+        if combined.size > MOST_COMBINED:
             raise ConfigError(
-                f"{place}: a cache holds at most {format_size(MOST_JOINED)} of one store, it has "
-                f"{format_size(joined.size)}: take fewer fields, or several stores"
+                f"{place}: a cache holds at most {format_size(MOST_COMBINED)} of one store, it has "
+                f"{format_size(combined.size)}: take fewer fields, or several stores"
             )
-        cached = self._fetcher.cache.object(path.parent.name, name, joined.size)
-        return RemoteFile(self._store, place.path, cached, joined=joined)
+        cached = self._fetcher.cache.object(path.parent.name, name, combined.size)
+        return RemoteFile(self._store, place.path, cached, combined=combined)
 
     def _files_of(self, number: int) -> _Files:
         """Return the files of a shard, whose pieces can be compared with their checksums."""

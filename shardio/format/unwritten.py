@@ -20,7 +20,7 @@ class Unwritten:
         name: the field, or the path of the array.
         file: the name of the file.
         rows: the number of its rows.
-        number: the number of the file; files that are joined have the same.
+        number: the number of the file; files that are merged have the same.
         tail: the first of the last rows that have no chunk; -1 if the last row has one, or if that is not known.
         lacking: how many chunks are not there.
         count: how many there should be.

@@ -24,7 +24,7 @@ import msgspec
 from .. import containers
 from ..containers import array_index, side_index
 from ..containers import tar as tar_layout
-from ..containers.joined import shard_of_joined
+from ..containers.merged import shard_of_merged
 from ..errors import ConfigError, DatasetError
 from ..format import manifest
 from ..system.directory import Directory, Kind
@@ -120,11 +120,11 @@ def is_of_manifest(name: str) -> bool:
 
 
 def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:
-    """Return whether a file is a link to an adopted file, or to one that is joined to it, with its index beside it."""
+    """Return whether a file links to an adopted file, or to one that is merged with it, with its index beside it."""
     if kinds[name] != "link" or not _SHARD_FILE.fullmatch(name):
         return False
     indexes = (side_index.path_of, array_index.path_of)
-    return any(kinds.get(path_of(Path(shard_of_joined(name))).name) == "file" for path_of in indexes)
+    return any(kinds.get(path_of(Path(shard_of_merged(name))).name) == "file" for path_of in indexes)
 
 
 def _strangers(hidden: Directory) -> list[str]:

@@ -1,1 +1,1 @@
-"""Views: samples chosen, weighed, mixed and joined without rewriting them; each is a pure function of an index."""
+"""Views: samples chosen, weighed, mixed and concatenated, not rewritten; each is a pure function of an index."""

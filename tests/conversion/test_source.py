@@ -31,7 +31,7 @@ class Full(Source):
     fields = {"x": ARRAY, "y": ARRAY, "image": Field("image")}
     metadata = {"source": "full"}
     remarks, hints = ("a remark",), ("a hint",)
-    files, joined = (Path("one"),), ((Path("other"),),)
+    files, merged = (Path("one"),), ((Path("other"),),)
     threads = plain_values = True
     changes = {"option": 1}
     dimensions = {"x": ("time", "place")}
@@ -91,18 +91,18 @@ def test_a_wrapper_passes_on_no_values() -> None:
         sources.adoption_of(wrapper)
 
 
-def test_a_joined_file_that_changes(tmp_path: Path) -> None:
-    """With `dtype=`, a joined file that changes during the conversion ends it."""
+def test_a_merged_file_that_changes(tmp_path: Path) -> None:
+    """With `dtype=`, a merged file that changes during the conversion ends it."""
     values = np.random.default_rng(0).random((64, 4), np.float32)
     files = [write_hdf5(tmp_path / f"{name}.h5", **{name: values}) for name in ("a", "b")]
 
     def progress(what: str, done: int, total: int) -> None:
         os.utime(tmp_path / "b.h5")
 
-    given: dict[str, Any] = {"converter": "hdf5", "converter_options": {"join": True}, "dtype": "float16"}
+    given: dict[str, Any] = {"converter": "hdf5", "converter_options": {"merge": True}, "dtype": "float16"}
     with pytest.raises(SourceError, match=r"b\.h5 changed while it was converted"):
         shardio.convert(files, tmp_path / "out", progress=progress, **given)
-    assert file_states(sources.find("hdf5")(files, join=True)).keys() == set(files)
+    assert file_states(sources.find("hdf5")(files, merge=True)).keys() == set(files)
 
 
 class Other:

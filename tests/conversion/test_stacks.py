@@ -189,7 +189,7 @@ def test_only_hdf5_and_zarr_are_stacked_in_place(tmp_path: Path) -> None:
 
 
 def test_stacks_of_many_files_are_read_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows and blocks of plain variables come by locators, over files and joined files, large and small, or none."""
+    """Rows and blocks of plain variables come by locators, over files and merged files, large and small, or none."""
     rng = np.random.default_rng(0)
     values = rng.random((3, 4, 5, 40, 50)).astype("f4")
     small = rng.random((3, 4, 5, 6)).astype("f4")
@@ -198,7 +198,7 @@ def test_stacks_of_many_files_are_read_in_one_call(tmp_path: Path, monkeypatch: 
         for n, name in enumerate("abc")
         for month in range(4)
     ]
-    shardio.index(found, tmp_path / "out", join=True, stack="x=c,a,b,y=as,bs,cs")
+    shardio.index(found, tmp_path / "out", merge=True, stack="x=c,a,b,y=as,bs,cs")
     dataset = shardio.open(tmp_path / "out")
     if native.library() is not None:
         monkeypatch.setattr(StackedRows, "read", None)

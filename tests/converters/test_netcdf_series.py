@@ -1,4 +1,4 @@
-"""A series of NetCDF files, written by xarray: joined, stacked, cut to windows; odd files are right, refused, told."""
+"""A series of NetCDF files, written by xarray: merged, stacked, cut to windows; odd files are right, refused, told."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.care.repair import repair
 from shardio.containers import array_index
-from shardio.containers.joined import joined_files
+from shardio.containers.merged import merged_files
 from shardio.errors import ConfigError, ShardCorrupt, SourceError
 
 PACKED: dict[str, Any] = {"dtype": "i2", "add_offset": np.float32(270), "_FillValue": np.int16(-9999)}
@@ -40,14 +40,14 @@ DAYS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=6)
 @given(DAYS, st.lists(st.integers(0, len(LAYOUTS) - 1), min_size=2, max_size=3), st.integers(2, 4), st.integers(0, 99))
-def test_windows_of_joined_stacks_are_those_of_xarray(
+def test_windows_of_merged_stacks_are_those_of_xarray(
     tmp_path_factory: pytest.TempPathFactory,
     days: list[tuple[int, int, str]],
     layouts: list[int],
     length: int,
     seed: int,
 ) -> None:
-    """Windows over files of other units each, joined by variable and stacked, are xarray's, and cross no gap."""
+    """Windows over files of other units each, merged by variable and stacked, are xarray's, and cross no gap."""
     folder, rng, hour = tmp_path_factory.mktemp("series"), np.random.default_rng(seed), 0
     for number, (count, gap, units) in enumerate(days):
         hours = (hour + gap + np.arange(count)) * {"hours": 1, "minutes": 60, "seconds": 3600}[units]
@@ -60,16 +60,16 @@ def test_windows_of_joined_stacks_are_those_of_xarray(
             write(folder / name / f"{number}.nc", name, hours, units=units, encodings=[encoding])
     names = list("abc")[: len(layouts)]
     wanted = xarray.merge([read(*sorted((folder / name).iterdir())) for name in names])
-    made, _ = index([folder / name for name in names], folder / "out", join=True, fields="time", stack={"x": names})
+    made, _ = index([folder / name for name in names], folder / "out", merge=True, fields="time", stack={"x": names})
     check_stack(made, wanted, names, length, rng)
 
 
-def test_join_from_the_command_line(tmp_path: Path) -> None:
+def test_merge_from_the_command_line(tmp_path: Path) -> None:
     """Files of each variable are found by what they hold; the dataset verifies, loads, converts and is repaired."""
     for day in (1, 2):
         for name in ("u10", "v10"):
             write(tmp_path / "in" / f"{name}-{day}.nc", name, range(24), day=day)
-    told = run("index", tmp_path / "in", "-o", out := tmp_path / "out", "--join", "--decode-cf")
+    told = run("index", tmp_path / "in", "-o", out := tmp_path / "out", "--merge", "--decode-cf")
     assert "left out 'lat': it is the coordinate of an axis that is not the rows" in told
     wanted = {name: read(*sorted((tmp_path / "in").glob(f"{name}*")))[name].values for name in ("u10", "v10")}
     made = shardio.open(out)
@@ -78,24 +78,24 @@ def test_join_from_the_command_line(tmp_path: Path) -> None:
         for name, values in wanted.items():
             assert np.array_equal(batch[name], values[np.asarray(batch["index"])[:, None] + np.arange(3)])
     assert shardio.verify(out, deep=True).found == ()
-    options: dict[str, Any] = {"converter_options": {"join": True}, "decode_cf": True}
+    options: dict[str, Any] = {"converter_options": {"merge": True}, "decode_cf": True}
     shardio.convert(tmp_path / "in", tmp_path / "copy", converter="hdf5", tell=lambda note: None, **options)
     assert shardio.open(tmp_path / "copy").digest == made.digest
     array_index.path_of(out / "shard-000001.nc").unlink()
     assert repair(out).same
     assert shardio.open(out).digest == made.digest
-    again, _ = index(tmp_path / "in", out, join=True, stack="x=v10,u10", overwrite=True)
+    again, _ = index(tmp_path / "in", out, merge=True, stack="x=v10,u10", overwrite=True)
     assert set(again.fields) == {"time", "x"}
 
 
-def test_a_joined_file_that_changed_or_is_gone(tmp_path: Path) -> None:
-    """Verifying and reading name the file that was joined, and an index chooses no file of its own."""
+def test_a_merged_file_that_changed_or_is_gone(tmp_path: Path) -> None:
+    """Verifying and reading name the file that was merged, and an index chooses no file of its own."""
     for name in ("u10", "v10"):
         write(tmp_path / f"{name}.nc", name, range(4))
-    index([tmp_path / "u10.nc", tmp_path / "v10.nc"], tmp_path / "out", join=True)
-    (joined,) = joined_files(tmp_path / "out" / "shard-000000.nc")
-    assert joined.name == "shard-000000.join1.nc"
-    with pytest.raises(ConfigError, match=r"joined files .* is read from a folder, and without cache"):
+    index([tmp_path / "u10.nc", tmp_path / "v10.nc"], tmp_path / "out", merge=True)
+    (merged,) = merged_files(tmp_path / "out" / "shard-000000.nc")
+    assert merged.name == "shard-000000.join1.nc"
+    with pytest.raises(ConfigError, match=r"merged files .* is read from a folder, and without cache"):
         shardio.open(tmp_path / "out", cache=tmp_path / "cache")
     overwrite(tmp_path / "v10.nc", -9, b"x")
     (problem,) = shardio.verify(tmp_path / "out").found
@@ -105,22 +105,22 @@ def test_a_joined_file_that_changed_or_is_gone(tmp_path: Path) -> None:
     assert "shard-000000.join1.nc is missing; it is a link to" in str(problem)
     with pytest.raises(ShardCorrupt, match=r"shard-000000.join1.nc: there is no such file"):
         shardio.open(tmp_path / "out")[0]
-    joined.unlink()
+    merged.unlink()
     with pytest.raises(ShardCorrupt, match=r"join1.nc: there is no such file, which is to have 'v10'"):
         shardio.open(tmp_path / "out")[0]
 
 
-def test_joined_files_have_a_place_of_their_own(tmp_path: Path) -> None:
-    """Links to joined files are made in a folder of the dataset's own, not among the files."""
+def test_merged_files_have_a_place_of_their_own(tmp_path: Path) -> None:
+    """Links to merged files are made in a folder of the dataset's own, not among the files."""
     for name in "ab":
         write(tmp_path / f"{name}.nc", f"{name} mask", range(4))
-    with pytest.raises(ConfigError, match="join makes links to the files that are joined: take another OUT"):
-        index(tmp_path, tmp_path, join=True, fields="time,a,b")
+    with pytest.raises(ConfigError, match="merge makes links to the files that are merged: take another OUT"):
+        index(tmp_path, tmp_path, merge=True, fields="time,a,b")
     with pytest.raises(ConfigError, match="has no 'missing'; there are"):
-        index(tmp_path, tmp_path / "out", join=True, fields="time,a,missing")
+        index(tmp_path, tmp_path / "out", merge=True, fields="time,a,missing")
     (tmp_path / "a.tfrecord").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"join is no choice for .*a.tfrecord, which is TFRecord"):
-        shardio.index(tmp_path / "a.tfrecord", tmp_path / "out", join=True)
+    with pytest.raises(ConfigError, match=r"merge is no choice for .*a.tfrecord, which is TFRecord"):
+        shardio.index(tmp_path / "a.tfrecord", tmp_path / "out", merge=True)
 
 
 def test_grids_that_differ_by_rounding_are_the_same(tmp_path: Path) -> None:

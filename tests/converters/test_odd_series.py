@@ -129,7 +129,7 @@ def test_groups_of_equal_names(tmp_path: Path) -> None:
 Made = Callable[[str, Any], Path]
 """Writes a file of one variable, which its name begins with."""
 
-JOINS: dict[str, tuple[Callable[[Made], list[Path]], str]] = {
+MERGES: dict[str, tuple[Callable[[Made], list[Path]], str]] = {
     "another time": (
         lambda made: [made("a", range(4)), made("b", [0, 1, 2, 4])],
         r"same coordinates: value 3 of 'time' is 946699200.0 in .*b.nc, and 946695600.0 in .*a.nc",
@@ -140,34 +140,34 @@ JOINS: dict[str, tuple[Callable[[Made], list[Path]], str]] = {
     ),
     "a file missing": (
         lambda made: [made("a0", range(4)), made("a1", range(4)), made("b", range(4))],
-        r"join: 2 files with the datasets of .*a0.nc, and 1 file with those of .*b.nc",
+        r"merge: 2 files with the datasets of .*a0.nc, and 1 file with those of .*b.nc",
     ),
     "one series": (
         lambda made: [made("a0", range(4)), made("a1", range(4))],
-        r"join takes files of different datasets, and all hold those of .*a0.nc",
+        r"merge takes files of different datasets, and all hold those of .*a0.nc",
     ),
 }
 
 
 @FORMS
-@pytest.mark.parametrize("name", JOINS)
-def test_what_is_not_joined(tmp_path: Path, name: str, form: str) -> None:
+@pytest.mark.parametrize("name", MERGES)
+def test_what_is_not_merged(tmp_path: Path, name: str, form: str) -> None:
     """Files of other rows, times or variables are refused with both files and the first difference."""
-    make, message = JOINS[name]
+    make, message = MERGES[name]
     paths = make(lambda name, hours: _series.write(tmp_path / f"{name}{form}", name[0], hours))
     with pytest.raises(SourceError, match=message.replace(".nc", form)):
-        _series.index(paths, tmp_path / "out", join=True, **axis(form))
+        _series.index(paths, tmp_path / "out", merge=True, **axis(form))
 
 
 @FORMS
-def test_variables_and_grids_that_are_not_joined(tmp_path: Path, form: str) -> None:
+def test_variables_and_grids_that_are_not_merged(tmp_path: Path, form: str) -> None:
     """Neither are files of another grid, nor of a variable that both have."""
     paths = [_series.write(tmp_path / f"{name}{form}", f"{name} mask", range(4)) for name in "ab"]
-    with pytest.raises(SourceError, match=f"join: 'mask' is in .*a{form} and in .*b{form}, and is no coordinate"):
-        _series.index(paths, tmp_path / "out", join=True, **axis(form))
+    with pytest.raises(SourceError, match=f"merge: 'mask' is in .*a{form} and in .*b{form}, and is no coordinate"):
+        _series.index(paths, tmp_path / "out", merge=True, **axis(form))
     paths[1] = _series.write(tmp_path / f"c{form}", "c", range(4), lat=_series.GRID["lat"][::-1])
     with pytest.raises(SourceError, match=f"same coordinates: value 0 of 'lat' is -90.0 in .*c{form}, and 90.0 in .*a"):
-        _series.index(paths, tmp_path / "out", join=True, **axis(form))
+        _series.index(paths, tmp_path / "out", merge=True, **axis(form))
 
 
 @FORMS

@@ -180,7 +180,7 @@ class TestZarr:
         with pytest.raises(SourceError, match=told):
             shardio.index(path, tmp_path / "index", sample="group", fields="x=obs/x")
 
-    @pytest.mark.parametrize("options", [{"axis": "0"}, {"join": True}])
+    @pytest.mark.parametrize("options", [{"axis": "0"}, {"merge": True}])
     def test_options_of_rows(self, tmp_path: Path, options: Any) -> None:
         """Options about rows do not go with samples that are files or groups."""
         with pytest.raises(ConfigError, match="does not go with sample='file'"):

@@ -52,19 +52,19 @@ def test_windows_of_stacks_are_those_of_xarray(
     ways: tuple[bool, bool, bool],
     seed: int,
 ) -> None:
-    """Rows, blocks and windows over stores, joined by variable or not, are xarray's, and cross no gap."""
+    """Rows, blocks and windows over stores, merged by variable or not, are xarray's, and cross no gap."""
     folder, rng, hour = tmp_path_factory.mktemp("series"), np.random.default_rng(seed), 0
-    names, (packed, checksums, join) = list("abc")[: len(encodings)], ways
+    names, (packed, checksums, merge) = list("abc")[: len(encodings)], ways
     encodings = [{**encoding, **(PACKED if packed else {})} for encoding in encodings]
     for number, (count, gap) in enumerate(months):
         hours = (hour + gap + np.arange(count)).tolist()
         hour = hours[-1] + 1
         turned = encodings[number % len(encodings) :] + encodings[: number % len(encodings)]
-        for together in names if join else [" ".join(names)]:
+        for together in names if merge else [" ".join(names)]:
             write(folder / together[0] / f"{number}.zarr", together, hours, form=form, encodings=turned)
     folders = sorted(folder.iterdir())
     wanted = xarray.merge([read(*sorted(one.iterdir())) for one in folders])
-    options: dict[str, Any] = {"stack": {"x": names}, "checksums": checksums, "join": len(folders) > 1}
+    options: dict[str, Any] = {"stack": {"x": names}, "checksums": checksums, "merge": len(folders) > 1}
     made, _ = index(folders, folder / "out", fields="time", **options)
     stack = check_stack(made, wanted, names, 3, rng)
     rows = rng.integers(0, len(made), 9)
@@ -126,16 +126,16 @@ def test_axes_of_a_stack(tmp_path: Path) -> None:
         assert made.fields["x"].shape == (2, 3, 3)
 
 
-def test_a_joined_store_that_changed_or_is_gone(tmp_path: Path) -> None:
-    """A folder and a zip file are joined; verifying and reading name the store, and the dataset is replaced whole."""
+def test_a_merged_store_that_changed_or_is_gone(tmp_path: Path) -> None:
+    """A folder and a zip file are merged; verifying and reading name the store, and the dataset is replaced whole."""
     stores = [write(tmp_path / "u.zarr", "u", range(4)), zipped(write(tmp_path / "v.zarr", "v", range(4)))]
-    made, _ = index(stores, out := tmp_path / "out", join=True)
+    made, _ = index(stores, out := tmp_path / "out", merge=True)
     before = made.read(range(4))
     assert set(made.fields) == {"time", "u", "v"}
     assert sorted(path.name for path in out.iterdir() if path.is_symlink()) == [
         "shard-000000.join1.zarr", "shard-000000.zarr"
     ]  # fmt: skip
-    made, _ = index(stores[::-1], out, join=True, stack="x=u,v", overwrite=True)
+    made, _ = index(stores[::-1], out, merge=True, stack="x=u,v", overwrite=True)
     wanted = [read(tmp_path / "u.zarr")["u"].values, np.asarray(before["v"])]
     assert np.array_equal(made.read(range(4))["x"], np.stack(wanted, axis=1))
     assert shardio.verify(out, deep=True).found == ()
@@ -145,7 +145,7 @@ def test_a_joined_store_that_changed_or_is_gone(tmp_path: Path) -> None:
     assert "field 'u'" in str(problem)
     assert "was written anew" in str(problem)
     shutil.rmtree(tmp_path / "u.zarr")
-    with pytest.raises(ConfigError, match=r"joined files .* is read from a folder, and without cache"):
+    with pytest.raises(ConfigError, match=r"merged files .* is read from a folder, and without cache"):
         shardio.open(out, cache=tmp_path / "cache")
     with pytest.raises(ShardCorrupt, match=r"shard-000000.join1.zip"):
         shardio.open(out)[0]

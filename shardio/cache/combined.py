@@ -12,7 +12,7 @@ from ..format.pieces import PIECE, runs
 from ..stores.base import ObjectInfo
 
 
-class JoinedObjects(ABC):
+class CombinedObjects(ABC):
     """Objects that are one file in a cache, by number, as an index names them.
 
     Attributes:
