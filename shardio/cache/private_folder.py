@@ -22,7 +22,7 @@ OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm' t
 """Advice for errors about a folder that cannot hold a cache."""
 
 _OTHERS_READ, _OTHERS_WRITE = 0o077, 0o022
-_OWN_NAMES = re.compile(r"lock|state|unfinished|leases|tables|files|folders|manifests|packed|shardio-\d+")
+_OWN_NAMES = re.compile(r"lock|state|unfinished|leases|tables|files|folders|manifests|kept|shardio-\d+")
 
 
 def no_cache(folder: Path, why: str) -> CacheError:

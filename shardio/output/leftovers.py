@@ -15,13 +15,14 @@ from .. import containers
 from ..containers import piece_sums
 from ..errors import ConfigError, ObjectNotFound, ShardioError
 from ..format import manifest
+from ..format.keys import KEY
 from ..format.manifest import Manifest
 from ..stores.base import ObjectInfo, Store
 from ..stores.url import Url
 from ..system.directory import Directory
 from .base import Leftovers
 from .locks import LOCK, Lock, is_folder_held, is_held
-from .own_files import HIDDEN, SHARD, TEMPORARY, is_own, ours, stem_of
+from .own_files import HIDDEN, SHARD, TEMPORARY, index_of_keys, is_own, kept_name, ours, stem_of
 from .records import JOURNAL, RECORD_NAME, RUN_NAME, decode_record
 from .remote_manifest import find_object
 from .shard_writer import WORKPLACE
@@ -134,6 +135,7 @@ def _named(final: Directory) -> set[str]:
     described = manifest.load(final.place())
     kind = containers.get(described.container)
     named = {manifest.FILE_NAME, manifest.table_named_in(final.read(manifest.FILE_NAME)) or ""}
+    named.add(kept_name("keys", index_of_keys(described.digest, KEY, described.samples)))
     for name in described.shards.names:
         path = final.place(name)
         files = *kind.files(path), *kind.links(path)

@@ -14,12 +14,15 @@ photos/.converting/run-1a2b3c4d/        an unfinished conversion, or the sign of
   rank-00003.failed the error that ended it
 """
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import xxhash
 
 from .. import containers
 from ..containers import array_index, side_index
@@ -59,10 +62,10 @@ _INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.npy")
 _OWN_TAR = re.compile(rf"{SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
 _OTHERS_INDEX = re.compile(rf"{SHARD}\.[a-z0-9]+\.idx\.npy")
-_PACKED = r"shardio\.packed-[0-9a-f]{32}\.bin"
+_KEPT = r"shardio\.[a-z]+-[0-9a-f]{32}\.bin"
 _MANIFEST = rf"{re.escape(manifest.FILE_NAME)}|{manifest.TABLE_PATTERN.pattern}"
 HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
-TEMPORARY = re.compile(rf"\.({_MANIFEST}|{_PACKED}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
+TEMPORARY = re.compile(rf"\.({_MANIFEST}|{_KEPT}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
 _MADE_FILE = re.compile(rf"lock|rank-[0-9]{{5,}}|{re.escape(PLAN)}|{_MANIFEST}|{_SHARD_FILE.pattern}")
 _MADE_FOLDER = re.compile(r"run-[0-9a-f]{8}|" + HIDDEN.pattern)
 
@@ -82,7 +85,7 @@ def ours(directory: Directory) -> list[str]:
     files = {
         name
         for name, kind in kinds.items()
-        if (kind == "file" and (shard.fullmatch(name) or re.fullmatch(_PACKED, name)))
+        if (kind == "file" and (shard.fullmatch(name) or re.fullmatch(_KEPT, name)))
         or (
             kind == "link"
             and _SHARD_FILE.fullmatch(name)
@@ -92,9 +95,14 @@ def ours(directory: Directory) -> list[str]:
     return sorted(signs | files, key=lambda name: name != manifest.FILE_NAME)
 
 
-def packed_name(key: str) -> str:
-    """Return the name of a dataset's table of packed rows (`views/packed_table.py`), from 32 hexadecimal digits."""
-    return f"shardio.packed-{key}.bin"
+def kept_name(kind: str, of: Mapping[str, Any]) -> str:
+    """Return the name of a table made of a dataset (`views/kept_table.py`): its kind, and a hash of what it is of."""
+    return f"shardio.{kind}-{xxhash.xxh3_128_hexdigest(json.dumps(of).encode())}.bin"
+
+
+def index_of_keys(digest: str, on: str, samples: int) -> dict[str, Any]:
+    """Return what the index of a dataset by a field of keys is of (`views/key_table.py`)."""
+    return {"digest": digest, "field": on, "samples": samples}
 
 
 def next_number(names: Iterable[str]) -> int:

@@ -19,6 +19,7 @@ from ..system.types import Indices
 from .columns import AT_ONCE, categories, in_parts, stored_numbers
 from .expression import Condition, Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
+from .key_table import find, is_indexed
 from .readable import ReadableDataset
 from .split import parse_split, split_by
 
@@ -156,6 +157,11 @@ class Where(Choice, frozen=True, rename={"condition": "where"}):
         return in_parts(holds, len(base), _TEXTS_AT_ONCE if condition.texts else AT_ONCE, first)
 
     def made(self, base: ReadableDataset) -> IndexMap:
+        members = Expression(self.condition).members
+        if members and base.field(members[0]).kind == "text" and is_indexed(base, members[0]):
+            mask, found = np.zeros(len(base), np.bool_), find(base, members[1], members[0])
+            mask[found[found >= 0]] = True
+            return of_mask([mask])
         return of_mask(self.masks(base))
 
     def depends_on(self, base: ReadableDataset) -> dict[str, Any]:

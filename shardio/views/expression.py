@@ -104,6 +104,19 @@ class Expression:
         if not (self.names or self.tested):
             raise ConfigError(f"a condition must name a field, got {text!r}")
 
+    @property
+    def members(self) -> tuple[str, Sequence[str]] | None:
+        """The field and the texts, if the condition is that a field is one of some texts; else None."""
+        match self.tree:
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                field, texts = (right, [left]) if _text(left) is not None else (left, [right])
+            case ast.Compare(left=field, ops=[ast.In()], comparators=[ast.Tuple(elts=texts) | ast.List(elts=texts)]):
+                pass
+            case _:
+                return None
+        is_field = isinstance(field, ast.Name | ast.Attribute) and len(_texts(texts)) == len(texts)
+        return (_name(field), _texts(texts)) if is_field else None
+
     def bind(self, fields: Mapping[str, Field], metadata: Mapping[str, Any] = MappingProxyType({})) -> Condition:
         """Return the condition on samples of these fields.
 

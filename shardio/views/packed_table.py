@@ -4,50 +4,24 @@ Documents that fill rows alone come first: document 7 of 5,000 entries makes two
 and all shorter documents, is packed by best fit (`views/packing.py`). A document takes 4 bytes for its number, 2 for
 its length (more in rows of 65,536 or more), and a few bits.
 
-```text
-shardio.packed-<key>.bin     JSON and arrays, as `containers/array_index.py` writes them
-```
-
-The file is in the dataset's folder, if that is writable, or in the folder `packed` of the cache. The key is a hash of
-what the table belongs to. A file that is damaged, or belongs to something else, is written anew.
+The table is kept in a file (`views/kept_table.py`).
 """
 
-import contextlib
-import json
-import os
-import stat
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from ..cache.location import given_folder
-from ..cache.private_folder import lasting_path, private_folder, private_place
-from ..containers.array_index import read_json, read_tables, write_tables
-from ..errors import CacheError, ConfigError, ManifestError
-from ..format import manifest
-from ..format.file_table import Table, TableFile, parts
-from ..output.own_files import packed_name
-from ..system.directory import Directory
-from ..system.file_locks import try_lock
-from ..system.replacement import remove_abandoned, replacing
+from ..format.file_table import Table, parts
 from ..system.types import Indices
 from .columns import value_lengths
 from .documents import Pieces
 from .index_map import BLOCK_OF_BITS, BitMap, counted_bits, with_counts
+from .kept_table import KeptTable, Stored
 from .packing import best_fit
 from .readable import ReadableDataset
-
-_FORMAT, _VERSION = "shardio packed rows", 1
-_FEW = 1 << 16  # documents, whose table is made faster than a file is written durably
-_MANY = 1 << 21  # documents, whose table takes long enough to say so
-_MOST_WAIT, _LOOK = 3600.0, 0.1  # seconds
 
 
 @final
@@ -170,112 +144,38 @@ def packed_table(base: ReadableDataset, name: str, length: int) -> PackedTable:
 
     Raises what `value_lengths` raises.
     """
-    if len(base) < _FEW:
-        return made(base, name, length)
     of = {"digest": base.digest, "field": name, "length": length, "documents": len(base)}
-    folder, _open = _folder(base)
-    if folder is None:
-        return _made_noticed(base, name, length, None)
-    path = folder / packed_name(xxhash.xxh3_128_hexdigest(json.dumps([_VERSION, of]).encode()))
-    if (table := _read(path, of)) is not None:
-        return table
-    with _alone(folder):
-        if (table := _read(path, of)) is None:
-            table = _made_noticed(base, name, length, path)
-            with contextlib.suppress(OSError, ConfigError):  # a full disk: the table is in memory all the same
-                remove_abandoned(folder, {path.name})
-                _write(path, of, table)
-                table = _read(path, of) or table
-    return table
+    doing = f"packing {len(base):,} documents into rows of {length:,}"
+    return kept(of).get(base, lambda: made(base, name, length), doing)
 
 
-def _made_noticed(base: ReadableDataset, name: str, length: int, path: Path | None) -> PackedTable:
-    if len(base) >= _MANY:
-        kept = "" if path is None else f"; the table stays in {path}"
-        print(f"shardio: packing {len(base):,} documents into rows of {length:,}{kept}", file=sys.stderr)
-    return made(base, name, length)
+def kept(of: Mapping[str, Any]) -> KeptTable[PackedTable]:
+    """Return the form in a file of the table of some documents, identified by `of`."""
+    return KeptTable("packed", of, ("documents", "sizes", "firsts", "long", "begun"), _stored, _restored)
 
 
-def _folder(base: ReadableDataset) -> tuple[Path | None, Directory | None]:
-    """Return the folder for tables: the dataset's, if it has one that may be written, else one of this user's cache.
-
-    None if there is none; then the directory that has to stay open meanwhile.
-    """
-    place = base.path
-    if isinstance(place, Path) and (place / manifest.FILE_NAME).is_file() and os.access(place, os.W_OK | os.X_OK):
-        return place, None
-    with contextlib.suppress(OSError, CacheError, ConfigError):
-        folder = private_folder(private_place(given_folder(None))).make("packed", exist_ok=True)
-        if os.access(folder.place(), os.W_OK | os.X_OK):
-            return lasting_path(folder), folder
-    return None, None
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes a table in a folder; without locks, or if it takes too long, go on at once."""
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # NFS locks no folder
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            held.callback(os.close, descriptor)
-            until = time.monotonic() + _MOST_WAIT
-            while try_lock(descriptor) is False and time.monotonic() < until:
-                time.sleep(_LOOK)
-        yield
-
-
-def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
-    head = {"format": _FORMAT, "version": _VERSION, **of, "full": table.full}
+def _stored(table: PackedTable) -> Stored:
     bits = (table.firsts.bits, table.long.bits, table.begun.bits)
-    with replacing(path) as file:
-        write_tables(file, json.dumps(head).encode(), (table.documents, table.sizes, *bits))
+    return {"full": table.full}, (table.documents, table.sizes, *bits)
 
 
-def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
-    """Return the table in a file; None if there is none, or it is damaged or belongs to something else.
-
-    Also None for a file of a user who may not change the dataset: if its folder has the sticky bit, others may add
-    files, but replace only their own.
-    """
-    try:
-        folder = Directory(path.parent)
-        descriptor = folder.open(path.name, os.O_RDONLY)
-    except (OSError, ConfigError):
-        return None
-    try:
-        above, file = folder.status(), TableFile(descriptor, path, ManifestError)
-        if above.st_mode & stat.S_ISVTX and file.owner not in (0, os.geteuid(), above.st_uid):
-            return None
-        return _checked(file, of)
-    except (ValueError, KeyError, TypeError, OSError, ManifestError):
-        return None
-
-
-def _checked(file: TableFile, of: Mapping[str, Any]) -> PackedTable:
-    """Return the table in a file; ValueError if that is not what it must be.
-
-    A checksum is no proof that shardio wrote the file, so all numbers are checked that become addresses.
-    """
-    head = read_json(file)
-    full = head["full"]
-    if head != {"format": _FORMAT, "version": _VERSION, **of, "full": full}:
-        raise ValueError("another table")
+def _restored(head: Mapping[str, Any], arrays: Mapping[str, Table]) -> PackedTable:
+    """Return the table in a file; ValueError if that is not what it must be."""
+    full, length, count = head["full"], head["length"], head["documents"]
+    documents, sizes, *bits = arrays.values()
     if type(full) is not int or not 0 <= full < 1 << 62:
         raise ValueError("no number of rows")
-    documents, sizes, *bits = read_tables(file, ("documents", "sizes", "firsts", "long", "begun")).values()
     if any(each.dtype.kind != "u" for each in (documents, sizes)) or len(documents) != len(sizes):
         raise ValueError("no arrays of unsigned numbers")
     if any((each.dtype.base, each.shape[1:]) != BLOCK_OF_BITS.subdtype for each in bits):
         raise ValueError("no bits")
     firsts, long, begun = map(with_counts, bits)
-    table = PackedTable(of["length"], full, documents, sizes, firsts, long, begun)
-    if len(long) != len(begun) or not (
-        _are_of(long, of["documents"]) and _begin(firsts, len(sizes)) and _begin(begun, full)
-    ):
+    table = PackedTable(length, full, documents, sizes, firsts, long, begun)
+    if len(long) != len(begun) or not (_are_of(long, count) and _begin(firsts, len(sizes)) and _begin(begun, full)):
         raise ValueError("other bits than those of its arrays")
-    if any(part.max() >= of["documents"] for part in parts(documents)):
+    if any(part.max() >= count for part in parts(documents)):
         raise ValueError("documents that there are not")
-    if not _fit(sizes, firsts, of["length"]):
+    if not _fit(sizes, firsts, length):
         raise ValueError("documents without entries, or rows that are too long")
     return table
 

@@ -26,6 +26,7 @@ from .clip_starts import ClipStarts
 from .clips import ClipRows
 from .derived import Derived
 from .index_map import IndexMap
+from .key_table import Keys, find
 from .readable import ReadableDataset, as_indices
 from .row_choice import Cut, Packed
 from .sequence_rows import DocumentRows
@@ -118,6 +119,22 @@ class BaseDataset(ReadableDataset):
             return View(base, Select(np.flatnonzero(given)))
         rows = as_indices(given)
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
+
+    def find(self, keys: Keys, on: str = "key") -> Indices:
+        """Return the numbers that the samples with some keys have here, int64 [n]; -1 for a key that no sample has.
+
+        A view finds its own samples. The first call reads all keys, once per node: from 65,536 samples on, the
+        table that it makes is kept in a file in the dataset's folder, or in the cache. `shardio convert` and `append`
+        write it as well, and `shardio index --keys` does for a dataset without one.
+
+        Args:
+            keys: n strings, or n integers.
+            on: the field of keys, texts or integers. A missing value of an optional field equals no key.
+
+        Raises ConfigError for a field of another kind, keys that are not of its kind, two samples with the same key,
+        and a view whose samples are made of several stored ones, such as windows.
+        """
+        return find(self, keys, on)
 
     def windows(
         self, length: int, *, stride: int = 1, step: int = 1, within: str | None = None, contiguous: str | None = None

@@ -18,6 +18,7 @@ from shardio.dataset.dataset import Dataset
 from shardio.errors import ConfigError
 from shardio.system import npy
 from shardio.views import packed_table
+from shardio.views.kept_table import KeptTable
 from shardio.views.packed_table import PackedTable
 from shardio.views.row_choice import RowLayout
 
@@ -67,9 +68,10 @@ def test_a_table_that_was_written_is_the_one_that_was_made(
 ) -> None:
     """Each document's pieces lie side by side, full rows first; any rows are looked up alike, also from the file."""
     made = packed_table.made(_in_memory(lengths), "tokens", length)
-    path, of = tmp_path_factory.mktemp("table") / "table.bin", {"length": length, "documents": len(lengths)}
-    packed_table._write(path, of, made)
-    read = packed_table._read(path, of)
+    path = tmp_path_factory.mktemp("table") / "table.bin"
+    kept = packed_table.kept({"length": length, "documents": len(lengths)})
+    kept.write(path, made)
+    read = kept.read(path)
     assert read is not None
     rows = rows_of(made)
     assert rows_of(read) == rows
@@ -137,7 +139,7 @@ def test_a_damaged_or_foreign_table_is_made_anew(dataset: Dataset) -> None:
 
 def test_a_table_with_a_right_checksum_reads_no_foreign_memory(tmp_path: Path) -> None:
     """Documents, bits and rows beyond what there is are refused, although nothing was damaged."""
-    of = {"length": 8, "documents": 40}
+    kept, of_more = (packed_table.kept({"length": 8, "documents": count}) for count in (40, 41))
     made = packed_table.made(_in_memory([3] * 20 + [19] * 20), "tokens", 8)
 
     def changed(**arrays: Any) -> PackedTable:
@@ -160,21 +162,22 @@ def test_a_table_with_a_right_checksum_reads_no_foreign_memory(tmp_path: Path) -
         changed(full=-1),
     ]
     path = tmp_path / "table.bin"
-    packed_table._write(path, of, made)
-    assert packed_table._read(path, of) is not None
+    kept.write(path, made)
+    assert kept.read(path) is not None
     for wrong in wrongs:
-        packed_table._write(path, of, wrong)
-        assert packed_table._read(path, of) is None
-    packed_table._write(path, {**of, "documents": 41}, made)
-    assert packed_table._read(path, of) is None
+        kept.write(path, wrong)
+        assert kept.read(path) is None
+    of_more.write(path, made)
+    assert kept.read(path) is None
     path.write_bytes(npy.header_of(np.dtype("u1"), (1 << 50,)) * 6)
-    assert packed_table._read(path, of) is None
+    assert kept.read(path) is None
 
 
 _PACK = """
 import sys, time
 import shardio
 from shardio.views import packed_table
+from shardio.views.kept_table import KeptTable
 
 made, count = packed_table.made, 0
 
@@ -208,11 +211,11 @@ def test_without_a_folder_to_write_to_the_cache_has_the_table(
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path(dataset.path) and may(path, mode))
     expected = rows_of(dataset.packed("tokens", 16)._decided())
     assert not tables(Path(dataset.path))
-    assert len(tables(tmp_path / "cache" / "packed")) == 1
+    assert len(tables(tmp_path / "cache" / "kept")) == 1
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     shutil.rmtree(tmp_path / "cache")
     assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
-    assert not tables(tmp_path / "cache" / "packed")
+    assert not tables(tmp_path / "cache" / "kept")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users")
@@ -235,7 +238,7 @@ def test_a_disk_without_room_keeps_the_table_in_memory(dataset: Dataset, monkeyp
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packed_table, "_write", full)
+    monkeypatch.setattr(KeptTable, "write", full)
     assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
     assert not tables(Path(dataset.path))
 
