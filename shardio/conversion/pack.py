@@ -9,6 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..dataset import bad_budget
 from ..errors import ConfigError, Option, SourceError, TooManyBad
 from ..foreign.names import printable
@@ -20,6 +23,7 @@ from ..output.records import Skipped
 from ..output.shard_writer import Before, WrittenShard, describe
 from ..stores.url import Url
 from ..system.rules import check_fields
+from ..views.key_table import write_index
 from . import ranks
 from .growing import Growing
 from .image_counts import pair_remarks
@@ -184,10 +188,11 @@ class _Packing:
                 for path in (path for path, state in before.items() if now[path] != state):
                     raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
                 check()
-                written, numbers = self._describe(run, grown)
+                written, numbers, keys = self._describe(run, grown)
                 check_strict(pair_remarks(written.counts), strict=options.strict)
                 written = replace(written, seconds=0.0 if begun is None else time.monotonic() - begun)
                 lead.publish(written.manifest, numbers)
+                write_index(self.out.path, written.manifest, keys)
                 return written
         except Exception as error:
             if isinstance(error, TooManyBad) and not error.skipped:
@@ -229,8 +234,10 @@ class _Packing:
         if result.first_skipped is not None and self.context.knows_samples:
             self._check_budget(self.skipped, self.total, result.first_skipped)
 
-    def _describe(self, run: Run, grown: Before | None) -> tuple[WrittenDataset, list[int]]:
+    def _describe(self, run: Run, grown: Before | None) -> tuple[WrittenDataset, list[int], list[NDArray[np.uint64]]]:
         """Return the dataset of the shards, once all are written, and the numbers of those that hold samples.
+
+        Also the hashes of the keys in each of these, uint64 [samples].
 
         The shards follow those of the dataset that has `grown`, if there is one.
 
@@ -240,6 +247,7 @@ class _Packing:
         images = {name for name, field in source.fields.items() if field.kind == "image"}
         skipped: list[Skipped] = []
         numbers: list[int] = []
+        keys: list[NDArray[np.uint64]] = []
         samples = 0
         rounded: dict[str, float] = {}
         counts: Counter[str] = Counter()
@@ -261,6 +269,7 @@ class _Packing:
                 samples += record.shard.samples
                 if record.shard.samples:
                     numbers.append(task.number)
+                    keys.append(record.shard.keys)
                     yield record.shard
             if not samples:
                 all_bad = f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else ""
@@ -280,7 +289,7 @@ class _Packing:
             has_sums=grown is None or grown.manifest.piece_bytes is not None,
             after=grown,
         )
-        return WrittenDataset(self.out.path, completed, tuple(skipped), counts, rounded, entries), numbers
+        return WrittenDataset(self.out.path, completed, tuple(skipped), counts, rounded, entries), numbers, keys
 
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""

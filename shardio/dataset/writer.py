@@ -21,6 +21,7 @@ from ..output import Writing, open_output
 from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..system.types import Sample
 from ..system.units import parse_size
+from ..views.key_table import write_index
 
 DEFAULT_SHARD_SIZE = "64MB"
 
@@ -94,6 +95,7 @@ class DatasetWriter:
                 raise ConfigError(f"{self._place.path}: no sample was written, so fields= must be given")
             completed = describe(self._container, self._fields, self._written, self._metadata, has_sums=True)
             self._place.publish(completed)
+            write_index(self._place.path, completed, [shard.keys for shard in self._written])
             self._place.close()
         return completed
 

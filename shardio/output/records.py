@@ -86,6 +86,7 @@ class _File(msgspec.Struct):
     objects: list[NamedState]
     rounded: dict[str, float]
     entries: dict[str, int]
+    keys: bytes = b""
 
 
 def name_of(number: int) -> str:
@@ -104,7 +105,7 @@ def encode_record(record: Record) -> bytes:
     file = _File(
         shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
         dict(shard.image_shapes), [(bad.number, _stored(bad.reason)) for bad in record.skipped], dict(record.counts),
-        list(record.objects), dict(record.rounded), dict(record.entries),
+        list(record.objects), dict(record.rounded), dict(record.entries), shard.keys.astype("<u8").tobytes(),
     )  # fmt: skip
     data = msgspec.msgpack.encode(file)
     return xxhash.xxh3_128_digest(data) + data
@@ -121,11 +122,13 @@ def decode_record(data: bytes, place: str) -> Record:
         raise ShardioError(f"{place} is damaged: {error}") from error
     if not (0 <= file.samples == len(file.sample_checksums) / 8 or not file.sample_checksums):  # or unchecked
         raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")
+    if len(file.keys) not in (0, 8 * file.samples):
+        raise ShardioError(f"{place} is damaged: {len(file.keys)} bytes for the keys of {file.samples} samples")
     for name in [*([file.name] if file.samples else []), *(name for name, _, _ in file.objects)]:
         if not _FILE_NAME.fullmatch(name):
             raise ShardioError(f"{place}: {name!r} is not the name of a file")
-    values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
-    shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
+    values, keys = (np.frombuffer(each, "<u8").astype(np.uint64) for each in (file.sample_checksums, file.keys))
+    shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes, keys)
     skipped = tuple(Skipped(number, _reason(stored)) for number, stored in file.skipped)
     return Record(shard, skipped, file.counts, tuple(file.objects), file.rounded, file.entries)
 

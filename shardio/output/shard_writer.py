@@ -5,6 +5,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as with_default
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +31,7 @@ from ..format.fields import (
     sum_column,
     with_hidden,
 )
+from ..format.keys import KEY, NO_KEYS, has_keys, hashes_of_stored
 from ..format.packets import VideoFacts, sum_of
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
@@ -49,6 +51,7 @@ class WrittenShard:
         name, samples, bytes, checksum: the shard's entry in the manifest.
         sample_checksums: the checksum of each sample, uint64 [samples]; [0] if they were not read.
         image_shapes: for each image field the (height, width) of all its images, or None if they differ.
+        keys: the hash of each sample's key, uint64 [samples]; [0] if they have none, or were not read.
     """
 
     name: str
@@ -57,6 +60,7 @@ class WrittenShard:
     checksum: str
     sample_checksums: NDArray[np.uint64]
     image_shapes: Mapping[str, tuple[int, int] | None]
+    keys: NDArray[np.uint64] = with_default(default_factory=lambda: NO_KEYS)
 
 
 class ShardWriter:
@@ -106,6 +110,7 @@ class ShardWriter:
             self.discard()
             raise
         self._checksums: list[int] = []
+        self._keys: list[Buffer] | None = [] if has_keys(fields) else None
         self._shapes: dict[str, set[tuple[int, int]]] = {n: set() for n, f in fields.items() if f.kind == "image"}
 
     def append(self, sample: Sample) -> None:
@@ -127,6 +132,8 @@ class ShardWriter:
         self.samples += 1
         self.payload += sum(map(len, encoded.stored.values()))
         self._checksums.append(encoded.checksum)
+        if self._keys is not None:
+            self._keys.append(bytes(encoded.stored[KEY]))
         for field, shape in encoded.image_shapes.items():
             self._shapes[field].add(shape)
 
@@ -146,7 +153,9 @@ class ShardWriter:
                 self._workplace.rename(file.name, self._directory, file.name)
             self._directory.remove(self._workplace.path.name)
         shapes = {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in self._shapes.items()}
-        return WrittenShard(self._name, self.samples, size, checksum, np.array(self._checksums, np.uint64), shapes)
+        keys = NO_KEYS if self._keys is None else hashes_of_stored(self._keys, self._fields[KEY])
+        checksums = np.array(self._checksums, np.uint64)
+        return WrittenShard(self._name, self.samples, size, checksum, checksums, shapes, keys)
 
     def discard(self) -> None:
         """Remove the unfinished files, as far as that is possible."""
@@ -300,7 +309,7 @@ def describe(
         else:
             digest.update(shard.sample_checksums)
         # To save memory: a dataset may have very many samples.
-        shards.append(replace(shard, sample_checksums=np.empty(0, np.uint64)))
+        shards.append(replace(shard, sample_checksums=np.empty(0, np.uint64), keys=NO_KEYS))
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":

@@ -48,6 +48,7 @@ def few_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 def always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of any number of samples are kept in files."""
     monkeypatch.setattr(kept_table, "FEW", 0)
+    monkeypatch.setattr(key_table, "FEW", 0)
 
 
 @pytest.fixture(params=[False, True], ids=["whole hashes", "colliding hashes"])
@@ -267,6 +268,65 @@ def test_of_several_processes_one_makes_the_index(dataset: Dataset) -> None:
     found, counts = zip(*(process.communicate(timeout=100)[0].strip().split(";") for process in processes), strict=True)
     assert sorted(counts) == ["0", "0", "1"]
     assert {*found} == {"[7, -1]"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@given(data=st.data(), numbers=st.booleans(), container=st.sampled_from(CONTAINERS))
+def test_convert_and_append_write_the_index(
+    always_kept: None, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, numbers: bool, container: str
+) -> None:
+    """Whatever is appended, the index that was written is the one of all keys; with repeated keys there is none."""
+    place, kind = tmp_path_factory.mktemp("grown") / "d", NUMBERS if numbers else KEYS
+    keys = list[Any]()
+    has_index = True
+    for part in range(data.draw(st.integers(1, 4))):
+        more = data.draw(st.lists(kind, min_size=1, max_size=9))
+        if data.draw(st.sampled_from([True, True, True, False])):
+            more = [key for key in dict.fromkeys(more) if key not in keys] or [
+                part - (1 << 60) if numbers else f"next {part}"
+            ]
+        keys += more
+        source = shardio.from_samples([{"key": key} for key in more], {"key": "int64" if numbers else "text"})
+        shardio.convert(source, place, container=container, shard_size="40B", append=part > 0)
+        is_unique = len({*keys}) == len(keys)
+        has_index = has_index and is_unique
+        opened = shardio.open(place)
+        index = key_table.kept_of(opened, "key")
+        assert (index.read(place / index.name) is not None) == has_index
+        if is_unique:
+            made = key_table.made(opened, "key")
+            read = index.read(place / index.name)
+            assert read is not None
+            assert np.asarray(read.hashes).tolist() == made.hashes.tolist()
+            assert np.asarray(read.numbers).tolist() == made.numbers.tolist()
+            assert opened.find(keys[::-1]).tolist() == [*range(len(keys))][::-1]
+        else:
+            with pytest.raises(ConfigError, match="repeat the 'key'"):
+                opened.find(keys)
+
+
+def test_the_index_is_a_file_of_the_dataset(tmp_path: Path, always_kept: None) -> None:
+    """create writes it; verify, clean and repair leave it, clean removes older ones, and overwriting replaces it."""
+    place = tmp_path / "d"
+    packed(place, [{"key": f"k{n}"} for n in range(20)])
+    (index,) = indexes(place)
+    assert not shardio.verify(place).problems
+    shardio.convert(shardio.from_samples([{"key": "x"}]), place, append=True)
+    assert len(indexes(place)) == 2
+    assert [info.name for info in shardio.clean(place, older_than="0s").removed] == [index.name]
+    (grown,) = indexes(place)
+    assert shardio.open(place).find(["k3", "x"]).tolist() == [3, 20]
+    packed(place, [{"key": "y"}], overwrite=True)
+    assert grown not in indexes(place)
+    assert shardio.open(place).find(["x", "y"]).tolist() == [-1, 0]
+    packed(place, [{"key": "y"}, {"key": "y"}], overwrite=True)
+    assert not indexes(place)
+
+
+def test_few_samples_have_no_index(tmp_path: Path) -> None:
+    """Where reading all keys takes no time, conversions write no further file."""
+    packed(tmp_path / "d", [{"key": f"k{n}"} for n in range(20)])
+    assert not indexes(tmp_path / "d")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
