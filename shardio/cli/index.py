@@ -8,7 +8,12 @@ import typer
 
 from ..conversion.api import convert
 from ..conversion.indexing import index as adopt_files
+from ..dataset.opening import as_dataset
+from ..dataset.store_access import StoreAccess
+from ..errors import ConfigError, Message
+from ..format.keys import KEY
 from ..stores.url import Url
+from ..views.key_table import key_table
 from ._conversion import WORKERS, print_dataset, run
 from ._options import Shown, options_of, with_options
 from ._store_options import with_store_option
@@ -34,15 +39,18 @@ def index(
         list[str],
         typer.Argument(
             help="Files, directories of files, or patterns, all of one format, whatever their names; or URLs of such "
-            "objects.",
+            "objects. With --keys, a dataset, and the field of its keys if that is not called key.",
             metavar="PATH...",
         ),
     ],
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", help="The dataset's directory; the URL that objects are in.", metavar="OUT"),
-    ],
     options: dict[str, Any],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="The dataset's directory; the URL that objects are in.", metavar="OUT"),
+    ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Write the index by which find looks up the keys of a dataset.")
+    ] = False,
 ) -> None:
     """Adopt tars, TFRecords, LMDBs, HDF5 files or Zarr stores in place: write an index and a manifest, copy nothing.
 
@@ -72,7 +80,19 @@ def index(
       shardio index records -o data/records --strict
 
       shardio index 's3://bucket/photos/*.tar' -o s3://bucket/photos --store-option region=eu-west-1 --resume
+
+      shardio index --keys data/photos
     """
+    if keys:
+        place, on = (*paths, KEY)[:2]
+        if len(paths) > 2 or output is not None:
+            rule = "{keys} takes a dataset and at most one field of it, and writes no {output}; got {}"
+            raise ConfigError(Message(rule, ", ".join(paths)))
+        table = key_table(as_dataset(place, StoreAccess.of(place, **stores)), on, always=True)
+        print(f"{place}: an index finds {len(table):,} samples by {on!r}")
+        return
+    if output is None:
+        raise ConfigError(Message("{output} must name the dataset's directory, or its URL"))
     made = run(partial(adopt_files, paths, output), **stores, **options)
     if made is not None:
         (dataset,) = made.datasets.values()

@@ -16,8 +16,6 @@ KEY = "key"
 NO_KEYS = np.empty(0, np.uint64)
 """The hashes of no keys."""
 
-_FLIP, _PRIME = np.uint64(0xC73AB174C5ECD5A2), np.uint64(0x9FB21C651E98DF25)
-
 
 def is_key(field: Field) -> bool:
     """Return whether the values of a field are texts or integers."""
@@ -35,20 +33,6 @@ def hashes_of_stored(keys: Sequence[Buffer], field: Field) -> NDArray[np.uint64]
 
 
 def hashes_of(keys: Sequence[Buffer] | NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the XXH3-64 of keys, uint64 [n]: of texts in UTF-8; of integers, [n], as 8 bytes, little-endian.
-
-    Source of the arithmetic for 8 bytes: XXH3_len_4to8_64b of https://github.com/Cyan4973/xxHash.
-    """
-    if not isinstance(keys, np.ndarray):
-        return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
-    words = keys.astype(np.uint64)
-    words = (words << np.uint64(32) | words >> np.uint64(32)) ^ _FLIP
-    words ^= _rotated(words, 49) ^ _rotated(words, 24)
-    words *= _PRIME
-    words ^= (words >> np.uint64(35)) + np.uint64(8)
-    words *= _PRIME
-    return words ^ words >> np.uint64(28)
-
-
-def _rotated(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    return words << np.uint64(bits) | words >> np.uint64(64 - bits)
+    """Return the XXH3-64 of keys, uint64 [n]: of texts in UTF-8; of integers, [n], as 8 bytes, little-endian."""
+    stored = keys.astype("<u8").view("V8").tolist() if isinstance(keys, np.ndarray) else keys
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, stored), np.uint64, len(stored))

@@ -128,11 +128,6 @@ def _restored(head: Mapping[str, Any], arrays: Mapping[str, Table]) -> KeyTable:
     table = KeyTable(**arrays)
     if table.hashes.dtype != np.uint64 or table.numbers.dtype.kind != "u" or len(table) != len(table.numbers):
         raise ValueError("no hashes with a number each")
-    last = np.uint64(0)
-    for part in parts(table.hashes):
-        if part[0] < last or (part[1:] < part[:-1]).any():
-            raise ValueError("hashes that are not sorted")
-        last = part[-1]
     if any(part.max() >= head["samples"] for part in parts(table.numbers)):
         raise ValueError("samples that there are not")
     return table
@@ -154,19 +149,21 @@ def write_index(place: Path | Url, described: Manifest, hashes: Sequence[NDArray
             dataset before has the others.
     """
     samples, added = described.samples, np.concatenate([NO_KEYS, *hashes])
-    first = samples - len(added)
     if samples < FEW or not len(added) or not isinstance(place, Path):
         return
-    before = KeyTable(NO_KEYS, np.empty(0, np.uint32))
-    for digest in (digest for digest, count in described.grew_from.items() if count == first):
-        before = kept(digest, KEY, first).read(place / kept(digest, KEY, first).name) or before
-    if len(before) == first:
-        all_hashes = np.concatenate([np.asarray(before.hashes), added])
-        numbers = np.concatenate([np.asarray(before.numbers, np.int64), np.arange(first, samples)])
-        table, index = sorted_table(all_hashes, numbers, samples), kept(described.digest, KEY, samples)
-        if (table.hashes[1:] != table.hashes[:-1]).all():
-            with suppress(OSError, ConfigError):  # keys are found without an index
-                index.write(place / index.name, table)
+    first, before = samples - len(added), KeyTable(NO_KEYS, NO_KEYS)
+    if first:
+        digest = next((one for one, count in described.grew_from.items() if count == first), "")
+        index = kept(digest, KEY, first)
+        if (known := index.read(place / index.name)) is None:
+            return
+        before = known
+    hashes_of_all = np.concatenate([np.asarray(before.hashes), added])
+    numbers = np.concatenate([np.asarray(before.numbers, np.int64), np.arange(first, samples)])
+    table, index = sorted_table(hashes_of_all, numbers, samples), kept(described.digest, KEY, samples)
+    if (table.hashes[1:] != table.hashes[:-1]).all():
+        with suppress(OSError, ConfigError):  # keys are found without an index
+            index.write(place / index.name, table)
 
 
 def made(dataset: ReadableDataset, on: str) -> KeyTable:
@@ -210,7 +207,7 @@ def _read(dataset: ReadableDataset, on: str, numbers: Indices) -> list[Any]:
     selection = dataset.selection(numbers)
     if dataset.field(on).kind == "text":
         return decoded(dataset, on, selection.values(on, Scratch()), numbers)
-    return selection.column(on).tolist()
+    return list(selection.column(on).tolist())
 
 
 def _have(dataset: ReadableDataset, on: str, numbers: Indices, keys: Sequence[Any]) -> NDArray[np.bool_]:
@@ -252,6 +249,6 @@ def _as_keys(keys: Keys, field: Field, on: str) -> tuple[list[Any], NDArray[np.u
         if all(isinstance(key, kind) for key in listed):
             if is_text:  # half of a surrogate pair is in no stored text
                 return listed, hashes_of([key.encode(errors="surrogatepass") for key in listed])
-            return listed, hashes_of(np.array([int(key) & _WORD for key in listed], np.uint64))
+            return listed, hashes_of([(int(key) & _WORD).to_bytes(8, "little") for key in listed])
     kind_and_example = "strings, as in ['a', 'b']" if is_text else "integers, as in [3, 5]"
     raise ConfigError(f"{on!r} is {describe(field)}, so find takes a list of {kind_and_example}, got {keys!r:.100}")

@@ -60,6 +60,25 @@ def test_samples_are_chosen_where_a_dataset_is_read(folder: Path) -> None:
     assert (folder / "sheet.png").stat().st_size > 0
 
 
+def test_an_index_of_keys_is_written(folder: Path) -> None:
+    """`index --keys` writes the index of a field of any dataset beside it, and says which two samples share a key."""
+    assert run("index --keys data/photos n") == "data/photos: an index finds 60 samples by 'n'\n"
+    assert len([*folder.glob("data/photos/shardio.keys-*.bin")]) == 1
+    assert shardio.open("data/photos").find([7, 60], on="n").tolist() == [7, -1]
+    packed(Path("keyed"), [{"key": "a"}, {"key": "b"}])
+    assert run("index --keys keyed") == "keyed: an index finds 2 samples by 'key'\n"
+    for command, rule in (
+        ("index --keys data/photos label", "56 samples repeat the 'label' of an earlier one"),
+        ("index --keys data/photos", "no field 'key'"),
+        ("index --keys data/photos weight", "keys are texts or integers"),
+        ("index --keys data/photos n label", "a dataset and at most one field"),
+        ("index --keys data/photos -o out", "writes no --output"),
+        ("index data/photos", "--output must name"),
+    ):
+        with pytest.raises(ShardioError, match=rule):
+            run(command)
+
+
 def test_views_are_planned_measured_and_written(folder: Path) -> None:
     """`plan`, `bench` and `reshard` take the file of a view, and options that choose."""
     run("view data/photos --where 'label == 2' -o data/two.json")
