@@ -126,7 +126,8 @@ def _stored(table: KeyTable) -> Stored:
 def _restored(head: Mapping[str, Any], arrays: Mapping[str, Table]) -> KeyTable:
     """Return the table in a file; ValueError if that is not what it must be."""
     table = KeyTable(**arrays)
-    if table.hashes.dtype != np.uint64 or table.numbers.dtype.kind != "u" or len(table) != len(table.numbers):
+    shapes = {table.hashes.shape, table.numbers.shape}
+    if table.hashes.dtype != np.uint64 or table.numbers.dtype.kind != "u" or shapes != {(len(table),)}:
         raise ValueError("no hashes with a number each")
     if any(part.max() >= head["samples"] for part in parts(table.numbers)):
         raise ValueError("samples that there are not")

@@ -457,7 +457,7 @@ def any_gzip(path: Path, random: Random) -> None:
 FORMATS: tuple[tuple[str, Callable[[Path, Random], None]], ...] = (
     (r"\.json$|zarray$|zattrs$|zgroup$", any_json),
     (r"\.done$", any_msgpack),
-    (r"\.idx\.npy$", any_array_index),
+    (r"\.idx\.npy$|\.bin$", any_array_index),
     (r"\.npy$", any_npy),
     (r"\.(h5|hdf5)$", any_hdf5),
     (r"\.lmdb$|data\.mdb$", any_lmdb),

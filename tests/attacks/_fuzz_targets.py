@@ -39,6 +39,7 @@ import shardio
 from shardio.conversion.adopt import adopt
 from shardio.format import manifest
 from shardio.source import Converter, WrappedSource, find
+from shardio.views.key_table import key_table
 
 COUNT = 12
 
@@ -112,6 +113,12 @@ def dataset(container: str, **options: Any) -> Callable[[Path], None]:
         packed(folder, samples(), FIELDS, container=container, shard_size="3KB", **options)
 
     return write
+
+
+def keyed(folder: Path) -> None:
+    """A dataset with an index of its keys."""
+    dataset("hdf5")(folder)
+    key_table(shardio.open(folder), "key", always=True)
 
 
 VIDEOS = ("h264.mp4", "hevc_open.mp4", "vp9.webm", "h264_open.mkv", "av1.mp4", "turned.mp4")
@@ -515,6 +522,7 @@ TARGETS: dict[str, Target] = {
         Target("hdf5", dataset("hdf5"), READ),
         Target("hdf5_compressed", dataset("hdf5", compression="gzip"), READ),
         Target("lmdb", dataset("lmdb"), READ),
+        Target("keys", keyed, ("find",), files=r"keys"),
         Target("videos_tar", videos("tar"), READ),
         Target("videos_hdf5", videos("hdf5"), READ),
         Target("videos_lmdb", videos("lmdb"), READ),

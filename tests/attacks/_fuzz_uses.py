@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _fuzz_targets import Target, convert_source, convert_to_hdf5, converter, index_source, labels, train
+from _fuzz_targets import COUNT, Target, convert_source, convert_to_hdf5, converter, index_source, labels, train
 
 import shardio
 from shardio.conversion.adopt import adopt
@@ -186,6 +186,16 @@ def read(place: Place) -> None:
     except Exception as error:  # which a notebook would show instead of the dataset
         raise Finding("repr", f"{type(error).__name__}: {error}") from error
     dataset.close()
+
+
+def find(place: Place) -> None:
+    """Keys are found where they are; a changed index with a right checksum may find fewer of them."""
+    keys = shardio.open(place.whole).read(range(COUNT), ["key"])["key"]
+    found = shardio.open(place.folder).find([*keys, "none"]).tolist()
+    right = [*range(COUNT), -1]
+    fewer = all(number in (-1, each) for number, each in zip(found, right, strict=True))
+    if found != right and not (fewer and "any_array_index" in place.ways):
+        raise Finding("wrong value", f"keys are found at {found}")
 
 
 def verify(place: Place) -> None:
@@ -381,6 +391,7 @@ USES: dict[str, Callable[[Place], None]] = {
     "load": load,
     "load_again": load_again,
     "read": read,
+    "find": find,
     "verify": verify,
     "verify_deep": verify_deep,
     "repair": repair,

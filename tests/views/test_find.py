@@ -230,6 +230,8 @@ def test_an_index_with_a_right_checksum_leads_to_no_other_samples(dataset: Datas
         key_table.KeyTable(hashes, numbers[1:]),
         key_table.KeyTable(hashes, numbers.astype(np.int64)),
         key_table.KeyTable(hashes.astype(np.float64), numbers),
+        key_table.KeyTable(hashes[:, None], numbers),
+        key_table.KeyTable(hashes, numbers[:, None]),
     ):
         kept.write(index, wrong)
         assert kept.read(index) is None
