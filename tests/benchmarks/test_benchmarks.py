@@ -10,7 +10,7 @@ import pytest
 from _builders import jpeg
 from _datasets import tensors
 
-from benchmarks import _gpu_data, _processes, detection, gpu, other_python
+from benchmarks import _gpu_data, _processes, detection, find, gpu, other_python
 from benchmarks._gpu_parts import Case, Settings, Step, in_turns
 from benchmarks._processes import PeerFailed
 
@@ -99,6 +99,13 @@ def test_loaders_with_and_without_boxes_make_the_same_images(tmp_path: Path, mon
 
 
 @pytest.mark.slow
+def test_keys_are_looked_up_in_memory_and_in_a_file(tmp_path: Path) -> None:
+    """The benchmark of `find` measures both, and removes its file."""
+    found = find.measured(argparse.Namespace(samples=1000, keys=100, rounds=1, work=tmp_path))
+    assert found["seconds"].keys() == {"memory", "mapped", "opened"}
+    assert not [*tmp_path.iterdir()]
+
+
 def test_another_interpreter_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides take turns with the settings that are given, and their rates are compared."""
     tensors(64, tmp_path / "d")

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardio
+from shardio import native
 from shardio.dataset.dataset import Dataset
-from shardio.errors import ConfigError
+from shardio.errors import ConfigError, ManifestError
+from shardio.format import file_table
 from shardio.format import keys as key_hashes
 from shardio.format.keys import hashes_of
 from shardio.views import kept_table, key_table
@@ -242,6 +244,20 @@ def test_an_index_with_a_right_checksum_leads_to_no_other_samples(dataset: Datas
         assert all(number in (-1, place) for place, number in enumerate(found.tolist()))
     key_table.kept("xxh3:0", "key", 40).write(index, good)
     assert kept.read(index) is None
+
+
+@pytest.mark.parametrize("native_part", [True, False], ids=["compiled", "without"])
+def test_a_large_index_stays_in_its_file(dataset: Dataset, native_part: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are looked up in the file, which processes share; one that is cut short meanwhile is an error in words."""
+    monkeypatch.setattr(file_table, "READ_WHOLE", 0)
+    if not native_part:
+        monkeypatch.setattr(native, "library", lambda: None)
+    wanted = [f"k{number}" for number in range(41)]
+    assert dataset.find(wanted).tolist() == [*range(40), -1]
+    (index,) = indexes(Path(dataset.path))
+    os.truncate(index, index.stat().st_size // 2)
+    with pytest.raises(ManifestError, match=f"{index.name}: cut short while it was open"):
+        dataset.find(wanted)
 
 
 _FIND = """
