@@ -143,6 +143,8 @@ def sorted_table(hashes: NDArray[np.uint64], numbers: Indices, samples: int) -> 
 def write_index(place: Path | Url, described: Manifest, hashes: Sequence[NDArray[np.uint64]]) -> None:
     """Write the index of a dataset in a folder by its field `key`, unless its keys are unknown or repeated.
 
+    It takes the place of the index of what the dataset was before.
+
     Args:
         place: the dataset's place.
         described: its manifest.
@@ -152,19 +154,19 @@ def write_index(place: Path | Url, described: Manifest, hashes: Sequence[NDArray
     samples, added = described.samples, np.concatenate([NO_KEYS, *hashes])
     if samples < FEW or not len(added) or not isinstance(place, Path):
         return
-    first, before = samples - len(added), KeyTable(NO_KEYS, NO_KEYS)
-    if first:
-        digest = next((one for one, count in described.grew_from.items() if count == first), "")
-        index = kept(digest, KEY, first)
-        if (known := index.read(place / index.name)) is None:
-            return
-        before = known
+    first = samples - len(added)
+    digest = next((one for one, count in described.grew_from.items() if count == first), "")
+    old, index = kept(digest, KEY, first), kept(described.digest, KEY, samples)
+    before = old.read(place / old.name) if first else KeyTable(NO_KEYS, NO_KEYS)
+    if before is None:
+        return
     hashes_of_all = np.concatenate([np.asarray(before.hashes), added])
     numbers = np.concatenate([np.asarray(before.numbers, np.int64), np.arange(first, samples)])
-    table, index = sorted_table(hashes_of_all, numbers, samples), kept(described.digest, KEY, samples)
+    table = sorted_table(hashes_of_all, numbers, samples)
     if (table.hashes[1:] != table.hashes[:-1]).all():
         with suppress(OSError, ConfigError):  # keys are found without an index
             index.write(place / index.name, table)
+            (place / old.name).unlink(missing_ok=True)
 
 
 def made(dataset: ReadableDataset, on: str) -> KeyTable:

@@ -324,15 +324,17 @@ def test_convert_and_append_write_the_index(
 
 
 def test_the_index_is_a_file_of_the_dataset(tmp_path: Path, always_kept: None) -> None:
-    """create writes it; verify, clean and repair leave it, clean removes older ones, and overwriting replaces it."""
+    """create writes it; verify and clean leave it, clean removes those of other fields, and what is new replaces it."""
     place = tmp_path / "d"
-    packed(place, [{"key": f"k{n}"} for n in range(20)])
+    packed(place, [{"key": f"k{n}", "n": n} for n in range(20)])
     (index,) = indexes(place)
     assert not shardio.verify(place).problems
-    shardio.convert(shardio.from_samples([{"key": "x"}]), place, append=True)
-    assert len(indexes(place)) == 2
-    assert [info.name for info in shardio.clean(place, older_than="0s").removed] == [index.name]
+    shardio.convert(shardio.from_samples([{"key": "x", "n": 20}]), place, append=True)
     (grown,) = indexes(place)
+    assert grown != index
+    shardio.open(place).find([1], on="n")
+    (other,) = {*indexes(place)} - {grown}
+    assert [info.name for info in shardio.clean(place, older_than="0s").removed] == [other.name]
     assert shardio.open(place).find(["k3", "x"]).tolist() == [3, 20]
     packed(place, [{"key": "y"}], overwrite=True)
     assert grown not in indexes(place)
