@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import add, attrgetter, sub
@@ -17,6 +18,7 @@ from ..errors import AccessDenied, CacheError, Message, ObjectChanged, ObjectNot
 from ..format.pieces import PIECE, runs
 from ..stores.base import Content, Store
 from ..system import at_exit, background, forks
+from ..system.timing import stage_within
 from ..system.types import Buffer
 from ..system.units import format_size
 from .cached_object import CachedObject, Parts, Pieces
@@ -31,6 +33,9 @@ FULL_SECONDS = 30.0
 """Seconds to wait for room on a full disk, where the cache has nothing to evict."""
 
 _FULL_NAPS = 0.02, 1.0  # seconds, the first and the longest: what was fetched in vain is fetched again
+
+FREE_SHARE = 0.25
+"""The share of a cache that what is fetched ahead leaves to what is needed now."""
 
 PATIENCE = 300.0  # seconds to wait for room in the cache, or for pieces that others fetch
 _LONGEST_NAP = 0.02
@@ -404,6 +409,77 @@ def _in_cache(file: RemoteFile, first: int, stop: int) -> memoryview:
 def _is_there(file: RemoteFile, first: int, stop: int) -> bool:
     """Return whether the cache has the pieces all the same, by their checksums."""
     return file.is_whole is not None and all(_verdicts(file, _in_cache(file, first, stop), first, stop))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadSet:
+    """What a read of one dataset needs in its cache.
+
+    Attributes:
+        fetcher: brings it there.
+        keep: returns what keeps all of it there, without waiting for anything; None if some of it is absent.
+        wanted: returns the pieces of it, or with True those to fetch ahead of time, which may be more. It may wait, and
+            holds nothing afterwards.
+    """
+
+    fetcher: Fetcher
+    keep: Callable[[], list[Hold] | None]
+    wanted: Callable[[bool], Wanted]
+
+
+@contextmanager
+def fetching(read_sets: Sequence[ReadSet]) -> Iterator[None]:
+    """Return a `with` block that has what a read of several datasets needs in their caches.
+
+    Readers never wait for each other: each cache holds for a read all or nothing, and whoever holds pieces of one waits
+    only for caches whose folders come later by name.
+
+    Raises what `Fetcher.fetch` raises.
+    """
+    with ExitStack() as holds:
+        with stage_within("fetch"):
+            if (kept := _kept(read_sets)) is None:  # noqa: F841  # what is kept is kept until the end
+                for fetcher, wanted in _by_cache(read_sets):
+                    holds.enter_context(fetcher.fetch(wanted))
+        yield
+
+
+def prefetch(read_sets: Sequence[ReadSet]) -> list[Hold] | None:
+    """Have what a read needs fetched, without waiting for it, and return what keeps it until the read.
+
+    None if it would not leave `FREE_SHARE` of a cache free.
+    """
+    holds = list[Hold]()
+    for fetcher, wanted in _by_cache(read_sets, ahead=True) if _kept(read_sets) is None else ():
+        if (hold := fetcher.prefetch(wanted, round(FREE_SHARE * fetcher.cache.most))) is None:
+            for held in holds:
+                held.release()
+            return None
+        holds.append(hold)
+    return holds
+
+
+def _kept(read_sets: Sequence[ReadSet]) -> list[Hold] | None:
+    """Return what keeps all that a read needs; None, and nothing is kept, if some of it is absent."""
+    kept = list[Hold]()
+    for one in read_sets:
+        if (more := one.keep()) is None:
+            return None
+        kept += more
+    return kept
+
+
+def _by_cache(read_sets: Sequence[ReadSet], *, ahead: bool = False) -> list[tuple[Fetcher, Wanted]]:
+    """Return the pieces that a read needs of each cache, in an order that all processes of the node share."""
+    caches: dict[NodeCache, tuple[Fetcher, dict[CachedObject, tuple[RemoteFile, Pieces]]]] = {}
+    for one in read_sets:
+        _, files = caches.setdefault(one.fetcher.cache, (one.fetcher, {}))
+        for file, pieces in one.wanted(ahead):
+            known = files.get(file.cached)
+            files[file.cached] = (file, pieces) if known is None else (known[0], np.union1d(known[1], pieces))
+    order = sorted(caches, key=lambda cache: cache.folder)
+    return [(fetcher, [*files.values()]) for fetcher, files in map(caches.__getitem__, order) if files]
 
 
 @final

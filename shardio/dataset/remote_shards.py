@@ -4,7 +4,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .. import containers
 from ..cache.cached_object import PRESENT, CachedObject
-from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
+from ..cache.fetcher import FREE_SHARE, FetchCounts, Fetcher, ReadSet, RemoteFile, Wanted
 from ..cache.node_cache import Hold, Kept, NodeCache
 from ..containers import piece_sums, side_index
 from ..containers.base import OpenedShard, Reader
@@ -35,10 +35,7 @@ from ..system.seekable import Seekable
 from ..system.timing import stage_within
 from ..system.types import Rows
 from ..system.units import format_size
-from .shards import MOST_OPEN, Parts, RecentlyUsed, Shards, compare_files
-
-FREE_SHARE = 0.25
-"""The share of the cache that what is fetched ahead leaves to what is needed now."""
+from .shards import MOST_OPEN, Part, Parts, RecentlyUsed, Shards, compare_files
 
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 _UNIT = 16  # pieces that are fetched together where that costs little
@@ -251,20 +248,12 @@ class RemoteShards(Shards):
         self._files.clear()
         self._combined.clear()
 
-    @contextmanager
-    def fetch(self, parts: Parts, names: Iterable[str]) -> Iterator[None]:
+    def read_set(self, parts: Parts, names: Iterable[str]) -> ReadSet:
+        listed, fields = list(parts), list(names)
         with stage_within("fetch"):
-            shards, wanted, kept = self._wanted(parts, list(names))  # noqa: RUF059  # open and kept until the end
-            hold = self._fetcher.fetch(wanted) if wanted else nullcontext()
-        with hold:
-            yield
-
-    def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
-        _, wanted, _ = self._wanted(parts, list(names), ahead=True)
-        if not wanted:
-            return []
-        hold = self._fetcher.prefetch(wanted, round(FREE_SHARE * self._fetcher.cache.most))
-        return None if hold is None else [hold]
+            self._prepare(number for number, _, _ in listed)
+            shards = [self._shard(number) for number, _, _ in listed]
+        return ReadSet(self._fetcher, partial(self._keep, shards), partial(self._wanted, shards, listed, fields))
 
     def warn_of_small_cache(self, window: int) -> None:
         needed = self._total * window // max(1, self._described.samples)
@@ -298,29 +287,15 @@ class RemoteShards(Shards):
             self._verified.add((number, row))
         return differ
 
-    def _wanted(
-        self, parts: Parts, names: Sequence[str], *, ahead: bool = False
-    ) -> tuple[list[_Shard], Wanted, list[Hold]]:
-        """Return open shards, the pieces that hold some fields of some rows, and the holds of shards kept whole.
-
-        Pieces that are fetched `ahead` may be more, in fewer requests.
-        """
-        listed = list(parts)
-        self._prepare(number for number, _, _ in listed)
-        shards = [self._shard(number) for number, _, _ in listed]
-        if self._fits:
-            kept = [hold for shard in shards if (hold := self._keep(shard)) is not None]
-            if len(kept) == len(shards):  # else whoever keeps some and waits for the others may be waited for
-                return shards, [], kept
-        else:
-            self._fetcher.cache.release_kept()
+    def _wanted(self, shards: Sequence[_Shard], parts: Sequence[Part], names: Sequence[str], ahead: bool) -> Wanted:
+        """Return the pieces that hold some fields of some rows; more, in fewer requests, to fetch `ahead`."""
         # What is fetched of whole values will be read and stay, if there is room for all of it.
         factor = _WIDER if ahead and self._fits and not self._container.read_where_it_lies else 1.0
-        pairs = list(zip(shards, listed, strict=True))
+        pairs = list(zip(shards, parts, strict=True))
         first = [(shard.file, some) for shard, part in pairs if len(some := self._tables(shard, *part[1:], names))]
         with self._fetcher.fetch(first) if first else nullcontext():
             pieces = [self._pieces(shard, *part[1:], names, factor) for shard, part in pairs]
-        return shards, [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)], []
+        return [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)]
 
     def _tables(
         self, shard: _Shard, rows: Rows, extents: Mapping[str, Extent], names: Sequence[str]
@@ -356,11 +331,16 @@ class RemoteShards(Shards):
         """Whether the cache has room for the whole dataset."""
         return self._total <= self._fetcher.cache.most * 7 // 8
 
-    def _keep(self, shard: _Shard) -> Hold | None:
-        """Keep a shard if all of it is there, and return its hold; the cache has room for the whole dataset."""
-        if shard.kept is None or shard.kept.hold is None:
-            shard.kept = self._fetcher.cache.keep_while_room(shard.file.cached)
-        return None if shard.kept is None else shard.kept.hold
+    def _keep(self, shards: Sequence[_Shard]) -> list[Hold] | None:
+        """Keep shards, all of which is there, if the cache has room for the whole dataset; return their holds."""
+        if not self._fits:
+            self._fetcher.cache.release_kept()
+            return None
+        for shard in shards:
+            if shard.kept is None or shard.kept.hold is None:
+                shard.kept = self._fetcher.cache.keep_while_room(shard.file.cached)
+        kept = [hold for shard in shards if shard.kept is not None and (hold := shard.kept.hold) is not None]
+        return kept if len(kept) == len(shards) else None
 
     def _prepare(self, numbers: Iterable[int]) -> None:
         """Fetch what opening shards needs, of all of them at once."""

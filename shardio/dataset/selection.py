@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..cache.node_cache import Hold
 from ..containers import located_rows
 from ..containers.base import Reader
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
@@ -25,7 +24,7 @@ from ..format.fields import Field, describe, length_column
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 from ..views.classes import renumber
-from ..views.readable import SelectedSamples
+from ..views.readable import SelectedSamples, StoredPart
 from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
@@ -83,20 +82,19 @@ class Selection(SelectedSamples):
         found._located = {name: each and each[part] for name, each in self._located.items()}
         return found
 
-    @contextmanager
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
-        """Return a `with` block that waits for some fields, and has them where the readers read them."""
+    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
         wanted = self._with_lengths(names)
-        with self._shards.fetch(self._rows_by_shard(blocks), wanted):
-            self._fetched = {name: blocks.get(name) for name in wanted}
-            try:
-                yield
-            finally:
-                self._fetched = {}
+        if (read_set := self._shards.read_set(self._rows_by_shard(blocks), wanted)) is not None:
+            yield read_set, self._local({name: blocks.get(name) for name in wanted})
 
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
-        """Have some fields fetched, without waiting for them, as `Shards.prefetch` does."""
-        return self._shards.prefetch(self._rows_by_shard(blocks), self._with_lengths(names))
+    @contextmanager
+    def _local(self, fetched: Mapping[str, Extent | None]) -> Iterator[None]:
+        """Return a `with` block in which some fields, or extents of them, are local."""
+        before, self._fetched = self._fetched, {**self._fetched, **fetched}
+        try:
+            yield
+        finally:
+            self._fetched = before
 
     def _with_lengths(self, names: Iterable[str]) -> list[str]:
         """Return names, and the columns that ragged fields among them are compared with."""
@@ -281,9 +279,7 @@ class Selection(SelectedSamples):
             held = self._fetched[name]
             if held is None or (extent is not None and extent.within(held)):
                 return _NOTHING
-        return self._shards.fetch(
-            self._rows_by_shard({} if extent is None else {name: extent}), self._with_lengths([name])
-        )
+        return self.fetch([name], NO_BLOCKS if extent is None else {name: extent})
 
     def _rows_by_shard(self, extents: Mapping[str, Extent]) -> Iterator[tuple[int, Rows, Mapping[str, Extent]]]:
         """Yield the number of each shard, the rows to read of it, and the extents of fields that are not read whole."""

@@ -4,13 +4,11 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from .. import containers
-from ..cache.fetcher import FetchCounts
-from ..cache.node_cache import Hold
+from ..cache.fetcher import FetchCounts, ReadSet
 from ..containers import piece_sums
 from ..containers.base import Reader
 from ..containers.extents import Extent
@@ -25,22 +23,23 @@ from ..system.types import Rows
 
 MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
-_NOTHING = nullcontext()
-
 T = TypeVar("T")
-Parts: TypeAlias = Iterable[tuple[int, Rows, Mapping[str, Extent]]]
-"""Numbers of shards, each with rows in it, int64 [n], and n extents of the fields that are not read whole."""
+Part: TypeAlias = tuple[int, Rows, Mapping[str, Extent]]
+"""The number of a shard, with rows in it, int64 [n], and n extents of each field that is not read whole."""
+
+Parts: TypeAlias = Iterable[Part]
 
 
 class Shards(Protocol):
     """The shards of a dataset by number: `LocalShards` or `RemoteShards`.
 
-    Threads share them; forked and unpickled processes open their own. Readers call `fetch` first. Methods for stores do
-    nothing here, because all files are local.
+    Threads share them; forked and unpickled processes open their own. Whoever reads fetches its `read_set` first.
+    Methods for stores do nothing here, because all files are local.
 
     Attributes:
         limit: the most shards that are open at once.
-        in_store: whether the shards are read by way of a cache, so that their files can be read only after `fetch`.
+        in_store: whether the shards are read by way of a cache, so that only what was fetched of their files can be
+            read.
     """
 
     limit: int
@@ -58,20 +57,12 @@ class Shards(Protocol):
     def check_files(self, number: int) -> None:
         """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
 
-    def fetch(self, parts: Parts, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Return a `with` block that has fields or hidden columns of some rows in the files that their readers read.
+    def read_set(self, parts: Parts, names: Iterable[str]) -> ReadSet | None:
+        """Return what reading fields or hidden columns of some rows needs in the cache; None if all files are local.
 
-        For fields with extents, only these are sure to be there.
-        Waiting for them counts as the stage `fetch` of the clock whose stage the thread is in.
+        Of fields with extents, that is only these. Shards that are opened for it stay open as long as the result.
         """
-        return _NOTHING
-
-    def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
-        """Have fields of some rows fetched without waiting, and return what keeps them in the cache.
-
-        None if they would not leave `FREE_SHARE` of the cache free.
-        """
-        return []
+        return None
 
     def refetch(self, number: int, row: int) -> bool:
         """Fetch a damaged row once more, unless its bytes are known to be the store's; return whether they differed."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.out_arrays import check_out
 from ..containers.packed_values import Scratch
@@ -19,7 +17,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Buffer, Indices
 from .clip_starts import ClipMap, ClipStarts
 from .derived import Derived
-from .readable import ReadableDataset, SelectedSamples
+from .readable import ReadableDataset, SelectedSamples, StoredPart
 
 
 @final
@@ -44,11 +42,8 @@ class ClipSelection(SelectedSamples):
     def __getitem__(self, part: slice) -> ClipSelection:
         return ClipSelection(self._videos[part], self._field, self._column, self._frames[part])
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
-        return self._videos.fetch(self._stored(names), blocks)
-
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
-        return self._videos.prefetch(self._stored(names), blocks)
+    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
+        return self._videos.stored_parts(self._stored(names), blocks)
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         if name != self._column:

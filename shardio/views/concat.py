@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import Scratch
@@ -25,7 +23,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Buffer, Indices
 from . import saved
 from .classes import Classes, alike, named_field
-from .readable import Part, ReadableDataset, SelectedSamples
+from .readable import Part, ReadableDataset, SelectedSamples, StoredPart
 from .view import BaseDataset
 
 
@@ -191,24 +189,10 @@ class JoinedSelection(SelectedSamples):
         parts = [(each[cut], rows[cut] - start) for each, rows, cut in cuts if cut.start < cut.stop]
         return _joined(self._field, stop - start, parts)
 
-    @contextmanager
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
-        """Return a `with` block as `SelectedSamples.fetch` does."""
+    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
         fields = list(names)
-        with ExitStack() as stack:
-            for part, rows in self._parts:
-                stack.enter_context(part.fetch(fields, {name: each[rows] for name, each in blocks.items()}))
-            yield
-
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
-        holds, fields = list[Hold](), list(names)
         for part, rows in self._parts:
-            if (more := part.prefetch(fields, {name: each[rows] for name, each in blocks.items()})) is None:
-                for hold in holds:
-                    hold.release()
-                return None
-            holds += more
-        return holds
+            yield from part.stored_parts(fields, {name: each[rows] for name, each in blocks.items()})
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         array = check_out(out, self._count, self._field(name))

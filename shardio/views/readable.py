@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, final
@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.fetcher import FetchCounts
+from ..cache.fetcher import FetchCounts, ReadSet, fetching, prefetch
 from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.packed_values import PackedValues, Scratch
@@ -28,6 +28,9 @@ from ..system.types import Buffer, Column, Indices
 
 Stored: TypeAlias = Mapping[str, Column | Sequence[Buffer]]
 """Values of some samples in stored form, by field."""
+
+StoredPart: TypeAlias = tuple[ReadSet, AbstractContextManager[None]]
+"""What is read of one dataset in a store, and a `with` block in which the selection of it takes that to be local."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,23 @@ class SelectedSamples(Protocol):
     def __getitem__(self, part: slice) -> Self:
         """Return a selection of neighbours among these samples."""
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
-        """Return a `with` block in which some fields are local; it waits for those that come from a store.
+    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
+        """Yield what reading some fields, or of fields in `blocks` these, takes of each dataset in a store."""
+
+    @contextmanager
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
+        """Return a `with` block in which some fields are local; it waits for those that come from stores, all at once.
 
         For a field in `blocks`, only the bytes that reading these blocks or entries takes are sure to be local.
         Waiting counts as the stage `fetch` of the clock whose stage the thread is in.
         """
+        parts = list(self.stored_parts(names, blocks))
+        with ExitStack() as fetched:
+            if parts:
+                fetched.enter_context(fetching([read_set for read_set, _ in parts]))
+            for _, local in parts:
+                fetched.enter_context(local)
+            yield
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, as an array `[n, *shape]`: `out` if given, else a new one."""
@@ -122,6 +136,7 @@ class SelectedSamples(Protocol):
         For a field in `blocks`, that is what reading these takes. Returns what keeps it in the cache until it is
         released; None if there is no room.
         """
+        return prefetch([read_set for read_set, _ in self.stored_parts(names, blocks)])
 
 
 @final

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import Scratch
@@ -27,7 +25,7 @@ from ..order.ring import RingPlan
 from ..system.types import Buffer, Indices
 from .derived import Grouped
 from .documents import Pieces
-from .readable import ReadableDataset, SelectedSamples, as_indices
+from .readable import ReadableDataset, SelectedSamples, StoredPart, as_indices
 from .row_choice import Cut, RowChoice, RowLayout, row_fields
 
 _memory = threading.local()  # of what is read before it is converted: fresh pages cost more than the copy
@@ -70,11 +68,8 @@ class RowSelection(SelectedSamples):
         found._count, found._selection = stop - start, self._selection[cut]
         return found
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
-        return self._selection.fetch(*self._stored(names))
-
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
-        return self._selection.prefetch(*self._stored(names))
+    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
+        return self._selection.stored_parts(*self._stored(names))
 
     def _stored(self, names: Iterable[str]) -> tuple[list[str], Mapping[str, Extent]]:
         """Return the fields of documents that reading fields of rows needs, and which entries of them.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Several, each_extent
 from ..containers.out_arrays import check_blocks, check_out
 from ..errors import ConfigError
@@ -20,7 +18,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Indices
 from .derived import Grouped
 from .index_map import IndexMap
-from .readable import ReadableDataset, SelectedSamples, Stored, as_indices
+from .readable import ReadableDataset, SelectedSamples, Stored, StoredPart, as_indices
 from .window_starts import Starts
 
 
@@ -85,13 +83,9 @@ class WindowSelection(SelectedSamples):
         found._rows, found._selection = self._rows[part], self._selection[start * length : stop * length]
         return found
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
+    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
         selection, own = self._of_rows(blocks)
-        return selection.fetch(self._with_checked(names), own)
-
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
-        selection, own = self._of_rows(blocks)
-        return selection.prefetch(self._with_checked(names), own)
+        return selection.stored_parts(self._with_checked(names), own)
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field as an array [n, length, *shape]; or the hidden column that says which windows have all of it."""

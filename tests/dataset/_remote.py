@@ -14,11 +14,17 @@ from shardio.stores.url import Url, as_url
 
 
 def opened(
-    store: Store, cache: Path, described: Manifest | None = None, requests: int = 1, limit: int = 1 << 26
+    store: Store,
+    cache: Path | NodeCache,
+    described: Manifest | None = None,
+    requests: int = 1,
+    limit: int = 1 << 26,
+    name: str = "d",
 ) -> Dataset:
-    """The dataset at s3://bucket/d in a store, whose manifest may be known, with a cache of `limit` bytes."""
-    url = as_url("s3://bucket/d")
+    """The dataset at s3://bucket/NAME in a store, whose manifest may be known, with a cache of `limit` bytes."""
+    url = as_url(f"s3://bucket/{name}")
     assert isinstance(url, Url)
-    fetcher = Fetcher(NodeCache(cache, limit), requests)  # one at a time: the same ones fail each time
+    cache = NodeCache(cache, limit) if isinstance(cache, Path) else cache
+    fetcher = Fetcher(cache, requests)  # one at a time: the same ones fail each time
     described = described or load_remote(store, url, fetcher.cache.folder)
     return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))

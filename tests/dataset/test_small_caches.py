@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ from _stores import Fill
 from _time_limit import wait_until
 
 import shardio
+from shardio.cache import fetcher
 from shardio.cache.node_cache import NodeCache
 from shardio.errors import CacheWarning
+from shardio.format.pieces import PIECE
 from shardio.stores.base import Content, Store
+from shardio.views.readable import ReadableDataset
 
 
-def objects(folder: Path, rows: Iterable[Mapping[str, Any]], shard_size: str) -> dict[str, bytes]:
+def objects(folder: Path, rows: Iterable[Mapping[str, Any]], shard_size: str, called: str = "d") -> dict[str, bytes]:
     """The objects of a dataset of some samples."""
-    path = packed(folder / "d", rows, shard_size=shard_size).path
-    return {f"d/{name}": data for name, data in files(path).items()}
+    path = packed(folder / called, rows, shard_size=shard_size).path
+    return {f"{called}/{name}": data for name, data in files(path).items()}
 
 
 @pytest.fixture
@@ -66,20 +70,79 @@ class Holding:
         return self._store.read(name, *span, etag=etag)  # type: ignore[arg-type]  # as it was given
 
 
-def test_who_waits_for_a_shard_keeps_no_other(store: Store, tmp_path: Path) -> None:
+def read(dataset: ReadableDataset, *indices: int) -> Any:
+    """The first numbers of some samples, whose pieces are fetched at once."""
+    selection = dataset.selection(np.array(indices))
+    with selection.fetch(["x"]):
+        return selection.column("x")[:, 0].tolist()
+
+
+@pytest.mark.parametrize("of", ["one dataset", "two views"])
+def test_who_waits_for_a_shard_keeps_no_other(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
     """A cache that becomes smaller has room for others while a reader waits, whatever shards it had kept whole."""
+    monkeypatch.setattr(fetcher, "PATIENCE", 20.0)
     holding: Any = Holding(store, "shard-000003.tar")
     dataset = opened(holding, tmp_path / "cache", limit=10 << 20, requests=4)
     assert (dataset.read(range(20))["x"][:, 0] == range(20)).all()
     dataset.read(range(20))  # keeps these shards
-    waiting = threading.Thread(target=dataset.read, args=([1, 35],))
+    view = dataset if of == "one dataset" else shardio.concat({"kept": dataset[:30], "other": dataset[30:]})
+    waiting = threading.Thread(target=read, args=(view, 1, 35))
     waiting.start()
     assert holding.asked.wait(30)
-    NodeCache(tmp_path / "cache", 1_400_000)  # as another process would
+    smaller = NodeCache(tmp_path / "cache", 2_300_000)  # as another process would
     assert (dataset.read(range(50, 58))["x"][:, 0] == range(50, 58)).all()
+    assert smaller.most == 2_300_000
     holding.go_on.set()
     waiting.join(30)
     assert not waiting.is_alive()
+
+
+class Meeting:
+    """A store whose first read of each shard waits until another shard is read as well, or for a second."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._asked = store, dict[str, threading.Event]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def meet(self, *shards: str) -> None:
+        """Begin to have the first reads of these shards wait for each other."""
+        self._asked = {shard: threading.Event() for shard in shards}
+
+    def read(self, name: str, *span: int | None, etag: str | None = None) -> Content:
+        if name in self._asked and not self._asked[name].is_set():
+            self._asked[name].set()
+            for other in self._asked.values():
+                other.wait(1)
+        return self._store.read(name, *span, etag=etag)  # type: ignore[arg-type]  # as it was given
+
+
+@pytest.mark.parametrize("caches", [1, 2])
+def test_readers_of_two_datasets_never_wait_for_each_other(
+    fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caches: int
+) -> None:
+    """Where two samples fit, threads that read a sample of each of two datasets go on, in whatever order they read."""
+    monkeypatch.setattr(fetcher, "PATIENCE", 20.0)
+    rows = [{"x": np.full(20 * PIECE, number, np.uint8)} for number in range(20)]
+    stored = [objects(tmp_path, part, "50MB", name) for name, part in (("a", rows[:10]), ("b", rows[10:]))]
+    store: Any = Meeting(fill(stored[0] | stored[1]))
+    room = 2 * (22 + 2) * PIECE // caches  # a sample touches up to 22 pieces; an index and checksums take one each
+    places = [NodeCache(tmp_path / f"cache {number}", room) for number in range(caches)]
+    a, b = (opened(store, places[n % caches], requests=8, name=name) for n, name in enumerate("ab"))
+    forward, back = shardio.concat({"a": a, "b": b}), shardio.concat({"b": b, "a": a})
+    assert read(forward, 0, 10) == [0, 10]  # opens the shards
+    store.meet("a/shard-000000.tar", "b/shard-000000.tar")
+
+    def read_all(view: ReadableDataset, first: int) -> None:
+        for number in range(1, 10):
+            assert read(view, number, 19 - number) == [first + number, (first + 19 - number) % 20]
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(read_all, forward, 0), threads.submit(read_all, back, 10)]:
+            done.result()
 
 
 SAMPLES, SAMPLE = 384, 100_000
