@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, Message, SourceError
 from shardio.foreign.files import PARTS, Sort, order_hints, order_key, unreadable
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
+from shardio.foreign.string_array import StringArray
+from shardio.foreign.text_tables import Column
 from shardio.source import Field, listed_names, local_path
 from shardio.system import did_you_mean
 from shardio.system.units import counted
-
-from ._files import source_errors
-from ._string_array import StringArray
-from ._text_tables import Column
 
 _MANIFEST = "shardio.json"
 _APPLE_DOUBLE = "._"

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample
 from shardio.foreign.files import File, open_file
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
+from shardio.foreign.text_tables import MOST_LINE, Types
 from shardio.format.limits import MAX_VALUE_BYTES
 from shardio.source import Field, Missing, Sample, check_index
 
-from ._files import parse_json, source_errors
+from ._files import parse_json
 from ._opened_array import Stream
 from ._source_base import DataclassSource, OneOpenFile
-from ._text_tables import MOST_LINE, Types
 
 COMPRESSIONS = ("gzip", "bzip2", "xz", "zstd")
 _MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8

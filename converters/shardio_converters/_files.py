@@ -3,37 +3,22 @@
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import bad_samples_at, printable
+from shardio.errors import BadSample
+from shardio.foreign.names import bad_samples_at, printable, source_errors
 from shardio.native import library
 from shardio.native.rows import read_files
 from shardio.source import Field, check_image
-from shardio.system import os_errors, strict_json
+from shardio.system import strict_json
 from shardio.system.regular_files import open_regular
 
 _MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
 _TOGETHER = 16 << 20  # bytes of files that are read at once
-
-
-@contextmanager
-def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise an OSError, or an error of these kinds, as the SourceError that `place` cannot be read."""
-    refused: tuple[type[Exception], ...] = (OSError, *kinds)
-    try:
-        yield
-    except refused as error:
-        where = printable(place) if isinstance(place, (str, Path)) else place
-        file = getattr(error, "filename", None)
-        reason = os_errors.reason(error) if isinstance(error, OSError) else error
-        within = f"{printable(file)}: " if isinstance(file, str) and file != str(place) else ""
-        raise SourceError(f"{where} cannot be read: {within}{reason}") from error
 
 
 def file_size(path: str | Path) -> int:

@@ -20,13 +20,12 @@ from shardio.containers.hdf5_chunks import chunked_rows
 from shardio.containers.hdf5_fields import data_offset, is_raw
 from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, missing_filter, resolve
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
 from shardio.format import cf
 from shardio.format.unwritten import Unwritten
 from shardio.system import os_errors
 
 from ._fields import array_field
-from ._files import source_errors
 from ._hdf5_columns import Column, cf_attributes
 from ._source_base import ColumnReader, first_axis, rows_at_once
 

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import File
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
 from shardio.format import cf
 from shardio.source import Field
 
 from ._fields import array_field, unheld
-from ._files import source_errors
 from ._hdf5_columns import Column
 from ._source_base import ColumnReader, rows_at_once
 

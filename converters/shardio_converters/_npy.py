@@ -21,12 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import SourceError
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
 from shardio.format.file_table import Table, TableFile
 from shardio.system.npy import read_array, read_header
 from shardio.system.regular_files import open_regular
-
-from ._files import source_errors
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, Message, Option, SourceError
 from shardio.foreign import sound
 from shardio.foreign.names import bad_samples_at, printable
+from shardio.foreign.string_array import StringArray
 from shardio.source import Field
 from shardio.system.rules import at_least_one
 
 from ._fields import evenly_spaced
-from ._string_array import StringArray
 
 _MEASURED = 8  # files that tell how their samples' size follows from theirs
 

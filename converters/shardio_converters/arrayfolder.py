@@ -18,6 +18,8 @@ from shardio.errors import BadSample, ConfigError, Message, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, order_key
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
+from shardio.foreign.string_array import StringArray
+from shardio.foreign.text_tables import Column
 from shardio.source import Field, Missing, Sample, check_index, listed_names, local_path, with_optional
 from shardio.system.units import counted
 
@@ -27,8 +29,6 @@ from ._dicom import series_of
 from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
 from ._opened_array import OpenedArray, Orientation, ReadOptions, off_whole
-from ._string_array import StringArray
-from ._text_tables import Column
 from ._volume_axes import NEAR, axis_codes, canonical, distance, on_one_grid
 from .filelist import DELIMITERS, ListedFiles, filelist, open_table, usual_column
 

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import open_file, order_hints
 from shardio.foreign.locations import ValueLocations
-from shardio.foreign.names import bad_samples_at, printable
+from shardio.foreign.names import bad_samples_at, printable, source_errors
 from shardio.format.file_table import TableFile, parts
 from shardio.source import Field, Sample, check_index, encode_png, local_path
 from shardio.system.regular_files import open_regular
 
-from ._files import source_errors
 from ._source_base import LocatedSource
 
 _SIDE = 32

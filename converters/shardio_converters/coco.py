@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
+from shardio.foreign.string_array import StringArray
+from shardio.foreign.text_tables import Column
 from shardio.source import AnnotatedPixels, Field, InstanceMembers, Source, local_path, with_instances
 from shardio.system.units import counted
 
-from ._files import read_source, source_errors
-from ._string_array import StringArray
-from ._text_tables import Column
+from ._files import read_source
 from .filelist import ImageFiles, file_sizes
 
 _NOTHING = msgspec.Raw()

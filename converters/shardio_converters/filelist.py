@@ -15,6 +15,8 @@ from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
 from shardio.foreign import media, sound
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
+from shardio.foreign.string_array import StringArray
+from shardio.foreign.text_tables import DELIMITERS, Column, TextTable
 from shardio.source import (
     AnnotatedPixels,
     BoxFormat,
@@ -33,11 +35,8 @@ from ._fields import choose_fields, evenly_spaced, field_of_files, rename_remark
 from ._files import file_size, read_file, read_image, read_images, read_listed
 from ._sounds import read_sound, sound_field, sound_sizes
 from ._source_base import DataclassSource
-from ._string_array import StringArray
-from ._text_tables import Column, TextTable
 
 PATHS = ("path", "file", "file_name", "filename", "image")
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
 
 _SNIFFED = 16  # files that tell a field
 _TRIED = 100  # the first files, which are tried until these are found

@@ -20,14 +20,13 @@ from shardio.containers.hdf5_library import DAMAGE
 from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.files import Sort, other_files, within_folders
 from shardio.foreign.formats import find_hdf5, is_netcdf3
-from shardio.foreign.names import Paths, printable
+from shardio.foreign.names import Paths, printable, source_errors
 from shardio.format import cf
 from shardio.format.fields import listed_ragged
 from shardio.format.unwritten import MissingChunks, Unwritten
 from shardio.source import Hdf5Names, Places
 
 from ._fields import evenly_spaced, remark_on_packing, with_attributes
-from ._files import source_errors
 from ._hdf5_columns import Column, Contents, is_hidden, is_matlab
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._netcdf3 import ClassicReader, classic_columns

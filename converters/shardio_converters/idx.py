@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import compression_of, open_file
-from shardio.foreign.names import printable
+from shardio.foreign.names import printable, source_errors
 from shardio.format.file_table import Table, TableFile
 from shardio.source import Field, Sample, check_index, encode_png, listed_names, local_path
 from shardio.system.regular_files import open_regular
 
-from ._files import source_errors
 from ._source_base import DataclassSource
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

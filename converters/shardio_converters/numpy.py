@@ -18,6 +18,7 @@ from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, part_remarks, within_folders
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import bad_samples_at, printable
+from shardio.foreign.string_array import StringArray
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 from shardio.system.units import counted
 
@@ -35,7 +36,6 @@ from ._fields import (
 from ._files import file_size
 from ._npy import NpyArray, NpyRows, is_npz, read_npy_header, read_npz, read_npz_headers
 from ._source_base import ColumnSource, DataclassSource, rows_at_once
-from ._string_array import StringArray
 
 _UNKNOWN = Field("bytes")
 _PICKLES = "holds Python objects, which are pickles and never loaded"

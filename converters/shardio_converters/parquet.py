@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files, within_folders
-from shardio.foreign.names import Paths, printable
+from shardio.foreign.names import Paths, printable, source_errors
 from shardio.source import (
     AnnotatedPixels,
     BoxFormat,
@@ -49,7 +49,6 @@ from ._arrow import (
     with_fixed,
 )
 from ._fields import choose_fields, evenly_spaced, measure, rename_remarks
-from ._files import source_errors
 from ._source_base import ColumnSource, OneOpenFile, rows_at_once
 
 _KEPT = 64 << 20  # the most bytes of a row group to keep

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files, within_folders
 from shardio.foreign.names import Paths, printable
+from shardio.foreign.text_tables import Types
 from shardio.foreign.tokenizer import TextEncoder
 from shardio.source import Field, Missing, Sample, describe_field, local_path
 
 from ._documents import Documents, Kind, scan
 from ._fields import choose_fields, evenly_spaced, rename_remarks
 from ._source_base import DataclassSource
-from ._text_tables import Types
 from .parquet import Parquet, column_names, parquet
 
 _KINDS = {".txt": "text", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}

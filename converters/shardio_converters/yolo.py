@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.names import bad_samples_at, printable
+from shardio.foreign.names import bad_samples_at, printable, source_errors
+from shardio.foreign.string_array import StringArray
 from shardio.source import AnnotatedPixels, Field, Sample, Source, load_optional, local_path, with_instances
 from shardio.system import did_you_mean
 from shardio.system.units import counted
 
 from ._fields import decode_utf8
-from ._files import read_file, read_source, source_errors
-from ._string_array import StringArray
+from ._files import read_file, read_source
 from .filelist import ImageFiles, file_sizes
 from .imagefolder import EXTENSIONS
 

@@ -28,7 +28,7 @@ from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array, of_chunks, units_of_dates
 from shardio.errors import BadSample, ConfigError, Message, Option, ShardCorrupt, SourceError
 from shardio.foreign.files import Sort, part_remarks, within_folders
-from shardio.foreign.names import Paths, printable
+from shardio.foreign.names import Paths, printable, source_errors
 from shardio.foreign.zarr import FoundArray, ZarrStore, find_stores, open_store
 from shardio.format import cf
 from shardio.format.limits import MAX_VALUE_BYTES
@@ -43,7 +43,6 @@ from ._fields import (
     dtype_in_words,
     with_attributes,
 )
-from ._files import source_errors
 from ._series import FileContents, SampleOf, SeriesOptions, SeriesSource, along, read_series, within
 from ._source_base import ArrayColumn, ColumnReader, rows_at_once
 

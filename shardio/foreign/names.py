@@ -4,9 +4,11 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
-from ..errors import BadSample
+from ..errors import BadSample, SourceError
+from ..system import os_errors
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path or a pattern, or several."""
@@ -35,3 +37,17 @@ def bad_samples_at(place: str) -> Iterator[None]:
         raise BadSample("{}: {}", place, error) from error
     except OSError as error:
         raise BadSample(f"{place}: cannot be read: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise an OSError, or an error of these kinds, as the SourceError that `place` cannot be read."""
+    refused: tuple[type[Exception], ...] = (OSError, *kinds)
+    try:
+        yield
+    except refused as error:
+        where = printable(place) if isinstance(place, (str, Path)) else place
+        file = getattr(error, "filename", None)
+        reason = os_errors.reason(error) if isinstance(error, OSError) else error
+        within = f"{printable(file)}: " if isinstance(file, str) and file != str(place) else ""
+        raise SourceError(f"{where} cannot be read: {within}{reason}") from error

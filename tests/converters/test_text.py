@@ -23,9 +23,10 @@ import shardio
 from benchmarks.corpus import documents, in_paragraphs
 from benchmarks.corpus import write as write_corpus
 from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
+from shardio.foreign import text_tables
 from shardio.source import Field, Missing
 from shardio.testing import check_source
-from shardio_converters import _documents, _text_tables
+from shardio_converters import _documents
 from shardio_converters._fields import evenly_spaced
 from shardio_converters.text import text
 
@@ -384,7 +385,7 @@ class TestLongLines:
     @pytest.mark.parametrize("size", [64, 65, 1000])
     def test_of_json(self, size: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is a bad sample, named with its bytes; those before and after it are what they are."""
-        for module in (_documents, _text_tables):
+        for module in (_documents, text_tables):
             monkeypatch.setattr(module, "MOST_LINE", 64)
         rows = ['{"text": "a"}', f'{{"text": "{"b" * (size - 12)}"}}', '{"text": "c"}']
         (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(("\n".join([*rows, rows[1]]) + end).encode()))
@@ -398,7 +399,7 @@ class TestLongLines:
             with pytest.raises(BadSample, match=told):
                 source[row]
         (tmp_path / "table.jsonl").write_text("\n".join(rows))
-        table = _text_tables.TextTable(tmp_path / "table.jsonl", None)
+        table = text_tables.TextTable(tmp_path / "table.jsonl", None)
         if size > 64:
             with pytest.raises(SourceError, match="line 2: has more than 64 characters"):
                 table.read((), ["text"], (), all_columns=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardio.foreign.string_array import StringArray
 from shardio.system.shared_memory import Shared
-from shardio_converters._string_array import StringArray
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -7,8 +7,6 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.source import check_index
-
 
 @final
 class StringArray:
@@ -42,7 +40,8 @@ class StringArray:
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> str:
-        check_index(index, len(self))
+        if not 0 <= index < len(self):
+            raise IndexError(f"index must be in [0, {len(self)}), got {index}")
         return str(self._blob[self._offsets[index] : self._offsets[index + 1]], "utf-8", "surrogatepass")
 
     def __iter__(self) -> Iterator[str]:

@@ -16,14 +16,15 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import printable
-from shardio.source import Field
-from shardio.system.regular_files import open_regular
+from ..errors import BadSample, SourceError
+from ..format.fields import Field
+from ..system import strict_json
+from ..system.regular_files import open_regular
+from .names import printable, source_errors
+from .string_array import StringArray
 
-from ._files import parse_json, source_errors
-from ._string_array import StringArray
-
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
+"""The character between the cells of a row, by the suffix of the file; None for JSON lines."""
 MOST_LINE = 1 << 26
 """Bytes, or characters, of a line that is parsed: a few bytes of a compressed file unpack to lines of any length."""
 
@@ -199,7 +200,7 @@ class _Cells:
         self.types.add(value)
         if "NaN" in text or "Infinity" in text:  # perhaps within a string
             try:
-                parse_json(text, nan=False)
+                strict_json.parse(text, foreign=True)
             except ValueError as error:
                 return str(error)
         return None
@@ -248,7 +249,7 @@ def _objects(table: TextTable) -> Rows:
             if text.isspace():
                 continue
             try:
-                row = parse_json(text)
+                row = strict_json.parse(text, foreign=True, nan=True)
             except ValueError as error:
                 raise SourceError(f"{table}, line {line}: not JSON: {error}") from error
             if not isinstance(row, dict):
