@@ -7,6 +7,7 @@ from . import plan as plan
 from . import source as source
 from .dataset.dataset import Dataset as Dataset
 from .dataset.dataset import from_samples as from_samples
+from .dataset.opening import as_other
 from .dataset.opening import concat as concat
 from .dataset.opening import mix as mix
 from .dataset.opening import open as open
@@ -92,6 +93,7 @@ from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
 from .views.view import BaseDataset
 from .views.view import Clips as Clips
+from .views.view import Joined as Joined
 from .views.view import SequenceRows as SequenceRows
 from .views.view import View as View
 from .views.view import Weighted as Weighted
@@ -133,6 +135,7 @@ __all__ = [
     "FillMissing",
     "FramesAt",
     "GaussianBlur",
+    "Joined",
     "Loader",
     "LoaderStats",
     "Manifest",
@@ -242,7 +245,7 @@ def _as_html(dataset: BaseDataset) -> str:
     return to_html(dataset)
 
 
-BaseDataset._as_html = _as_html
+BaseDataset._as_html, BaseDataset._as_other = _as_html, staticmethod(as_other)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from shardio.foreign.files import Sort, find_files, order_hints, order_key
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.string_array import StringArray
-from shardio.foreign.text_tables import Column
+from shardio.foreign.text_tables import DELIMITERS, Column
 from shardio.source import Field, Missing, Sample, check_index, listed_names, local_path, with_optional
 from shardio.system.units import counted
 
@@ -30,7 +30,7 @@ from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
 from ._opened_array import OpenedArray, Orientation, ReadOptions, off_whole
 from ._volume_axes import NEAR, axis_codes, canonical, distance, on_one_grid
-from .filelist import DELIMITERS, ListedFiles, filelist, open_table, usual_column
+from .filelist import ListedFiles, filelist, open_table, usual_column
 
 _PROBED = 24  # files whose headers decide the fields
 _READ = 3  # of these files, whose values tell whether they are labels

@@ -1,13 +1,15 @@
 """The options of every command that reads a view: samples chosen on the command line, or a view that was saved."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from ..dataset.opening import as_dataset
+from ..dataset.opening import as_dataset, as_other
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Message, Option
+from ..format.fields import listed_names
 from ..stores.url import as_url
 from ..views.split import parse_split
 from ..views.view import BaseDataset
@@ -30,8 +32,12 @@ class ViewChoice:
         split_seed: the seed of the split.
         of: for the file of a view: the dataset that it is of, if that is not below its folder; for a view of several
             datasets NAME=DATASET, once for each.
+        join: fields of another dataset or table to add, before anything is chosen, as in "captions.csv on=key"; may be
+            given several times. By position without on=. Words that may follow: fields=NAME,NEW=OLD, how=optional or
+            how=inner for samples without a row, and replace for fields that take the place of others.
     """
 
+    join: Sequence[str] | None = None
     where: str | None = None
     split: str | None = None
     part: str | None = None
@@ -82,8 +88,16 @@ class ViewChoice:
     def _parts(self, place: str, stores: dict[str, Any], others: Sequence[Any]) -> Mapping[str, BaseDataset]:
         """Return the parts of the split; without one, what is chosen, as ""."""
         of = self._given
-        read = [place, *(of.values() if isinstance(of, Mapping) else [of] if of else [])]
-        view = as_dataset(place, StoreAccess.of(*read, *others, **stores), of)
+        joins = [_parsed(text) for text in self.join or ()]
+        read = [
+            place,
+            *(of.values() if isinstance(of, Mapping) else [of] if of else []),
+            *(other for other, _ in joins),
+        ]
+        access = StoreAccess.of(*read, *others, **stores)
+        view: BaseDataset = as_dataset(place, access, of)
+        for other, options in joins:
+            view = view.join(as_other(other, access), **options)
         view = view if self.where is None else view.where(self.where)
         if self.split is None:
             return {"": view}
@@ -105,10 +119,29 @@ class ViewChoice:
         return given
 
 
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Return what `--join` names: the other dataset, and the arguments of `BaseDataset.join`."""
+    options: dict[str, Any] = {}
+    try:
+        other, *words = shlex.split(text)
+    except ValueError as error:  # no word, or a quote without its end
+        raise ConfigError("{join} takes a dataset and words that follow it, got {!r}: {}", text, error) from error
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in ("on", "how", "fields", "replace") or bool(equals) == (name == "replace") or name in options:
+            raise ConfigError("{join} takes a dataset and on=, how=, fields= or replace, each once, got {!r}", text)
+        options[name] = value if equals else True
+    if "fields" in options:
+        pairs = [part.partition("=") for part in listed_names(options["fields"])]
+        options["fields"] = {new: old or new for new, _, old in pairs}
+    return other, options
+
+
 _OPTIONS = options_of(
     ViewChoice,
-    {"Choice of samples": "where split part split_by split_group split_seed of"},
+    {"Choice of samples": "join where split part split_by split_group split_seed of"},
     {
+        "join": Shown(kind=list[str] | None, metavar="OTHER on=FIELD"),
         "where": Shown(metavar="CONDITION"),
         "split": Shown(metavar="NAME=SHARE,..."),
         "part": Shown(metavar="NAME"),
@@ -120,5 +153,5 @@ _OPTIONS = options_of(
 
 with_view_options = with_options("choice", _OPTIONS, ViewChoice)
 """Turns `command(..., choice: ViewChoice)` into a command that chooses samples, or opens a view."""
-with_part_options = with_options("choice", _OPTIONS[2:])
+with_part_options = with_options("choice", [option for option in _OPTIONS if option.name not in ("where", "split")])
 """Turns `command(..., choice: dict[str, Any])` into a command with those of these options that no conversion has."""

@@ -129,9 +129,17 @@ def _show_view(path: str, view: BaseDataset, as_json: bool) -> None:
             *_told(node),
             ("samples", f"{len(view):,}"),
             ("digest", view.digest),
-            *((f"field {name}", _described(field) + videos.get(name, "")) for name, field in view.fields.items()),
+            *(
+                (f"field {name}", _described(field) + videos.get(name, "") + _joined(view, name))
+                for name, field in view.fields.items()
+            ),
         ]
     )
+
+
+def _joined(view: BaseDataset, name: str) -> str:
+    """Return where a field was joined from, as the end of its description."""
+    return f"; joined from {place}" if (place := view.joined_from(name)) is not None else ""
 
 
 def _told(node: Mapping[str, Any], source: str = "") -> Iterator[tuple[str, str]]:
@@ -146,10 +154,11 @@ def _told(node: Mapping[str, Any], source: str = "") -> Iterator[tuple[str, str]
     rest = [
         f"{key} {given if isinstance(given, str) else json.dumps(given)}"
         for key, given in node.items()
-        if key not in (kind, "of") and given not in (None, False)
+        if key not in (kind, "of", "with") and given not in (None, False)
     ]
     yield f"{before}{kind}", "; ".join([value, *rest])
-    for name, inner in sources.items() or [("", node["of"])]:
+    joined = [("with", node["with"])] if kind == "join" else []
+    for name, inner in sources.items() or [("", node["of"]), *joined]:
         yield from _told(inner, "/".join(filter(None, [source, name])))
 
 

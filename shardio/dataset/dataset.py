@@ -100,6 +100,13 @@ class Dataset(BaseDataset):
         """Whether labels are renumbered as they are read, so that they are not what the shards' checksums are of."""
         return bool(self._renumbered)
 
+    @property
+    def derived_from(self) -> str | None:  # type: ignore[override]  # a property for a declared attribute
+        """The digest of the dataset whose samples these are computed from, by position; None if there is none."""
+        derived = self.manifest.conversion.get("derived")
+        digest = derived.get("digest") if isinstance(derived, dict) else None
+        return digest if isinstance(digest, str) else None
+
     def __len__(self) -> int:
         return self.manifest.samples
 

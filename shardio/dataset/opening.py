@@ -19,7 +19,8 @@ from ..views.saved import SavedView, holds_view, load
 from ..views.view import BaseDataset
 from .dataset import Dataset
 from .dataset import open as open_dataset
-from .store_access import StoreAccess
+from .store_access import DEFAULTS, StoreAccess
+from .tables import is_table, table
 
 Place: TypeAlias = BaseDataset | str | os.PathLike[str]
 """A dataset or a view, or its path or URL."""
@@ -41,8 +42,8 @@ def open(
     Args:
         path: the dataset, or the file of a view.
         of: for a view: the dataset that it is of, or its path or URL; for a view of several ones, a dict of these by
-            their names as sources (`a/b` for the source `b` of the source `a`). None takes the datasets
-            below the folder of the file.
+            their names as sources (`a/b` for the source `b` of the source `a`). Of a join, these are `"base"` and
+            the names of the joined fields; tables must be given. None takes the datasets below the folder of the file.
         cache: the folder that keeps what was fetched, for all processes of this node and for later runs. None takes for
             a URL `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory, and for a path no cache: name a
             folder on a fast disk if the path is on a slow file system. Where others may write to the folder, the cache
@@ -69,6 +70,17 @@ def as_dataset(
 ) -> _D | BaseDataset:
     """Return a dataset or a view; of a path or a URL, open it. Raises what `shardio.open` raises."""
     return _opened(*_places(place, of), access) if isinstance(place, (str, os.PathLike)) else place
+
+
+def as_other(given: Any, access: StoreAccess = DEFAULTS) -> BaseDataset:
+    """Return what is to be joined, as `BaseDataset.join` takes it: a dataset, or what is at a path, or a table."""
+    if isinstance(given, Mapping) or is_table(given):
+        return table(given)
+    if isinstance(given, BaseDataset | str | os.PathLike):
+        return as_dataset(given, access)
+    raise ConfigError(
+        f"join takes a dataset, a path, or arrays by name, as in {{'score': ...}}, got {type(given).__name__}"
+    )
 
 
 def _places(
@@ -99,7 +111,7 @@ def _places(
 
 def _opened(view: SavedView | None, places: Mapping[str, Place], access: StoreAccess) -> BaseDataset:
     paths = dict.fromkeys(os.fspath(place) for place in places.values() if not isinstance(place, BaseDataset))
-    opened = {path: open_dataset(path, access) for path in paths}
+    opened = {path: table(path) if is_table(path) else open_dataset(path, access) for path in paths}
     found = {name: at if isinstance(at, BaseDataset) else opened[os.fspath(at)] for name, at in places.items()}
     return found[""] if view is None else restored(view, found)
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
+from ..containers.extents import NO_BLOCKS, Extent
 from ..containers.out_arrays import check_out
-from ..containers.packed_values import Scratch
 from ..format.fields import Field, frames_column
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.types import Buffer, Indices
+from ..system.types import Indices
 from .clip_starts import ClipMap, ClipStarts
 from .derived import Derived
 from .readable import ReadableDataset, SelectedSamples, StoredPart
+from .scattered import Delegating
 
 
 @final
-class ClipSelection(SelectedSamples):
+class ClipSelection(Delegating):
     """Clips to read, in a fixed order: their videos, and the numbers of their frames.
 
     Args:
@@ -36,6 +36,9 @@ class ClipSelection(SelectedSamples):
     ) -> None:
         self._videos, self._field, self._column, self._frames = videos, field, column, frames
 
+    def _of(self, name: str) -> tuple[SelectedSamples, str]:
+        return self._videos, name
+
     def locate(self, names: Iterable[str]) -> None:
         self._videos.locate(self._stored(names))
 
@@ -47,24 +50,10 @@ class ClipSelection(SelectedSamples):
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         if name != self._column:
-            return self._videos.column(name, out)
+            return super().column(name, out)
         array = check_out(out, len(self._frames), self._field(name))
         array[...] = self._frames
         return array
-
-    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        return self._videos.values(name, scratch)
-
-    def parts(
-        self, name: str, runs: Runs, out: NDArray[Any] | None = None, scratch: Scratch | None = None
-    ) -> NDArray[Any]:
-        return self._videos.parts(name, runs, out, scratch)
-
-    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        return self._videos.blocks(name, blocks, out)
-
-    def sizes(self, name: str) -> NDArray[np.int64]:
-        return self._videos.sizes(name)
 
     def _stored(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name != self._column]

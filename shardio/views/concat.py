@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
-from ..containers.out_arrays import check_blocks, check_out, part_memory
-from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.types import Buffer, Indices
+from ..system.types import Indices
 from . import saved
 from .classes import Classes, alike, named_field
-from .readable import Part, ReadableDataset, SelectedSamples, StoredPart
+from .readable import Part, ReadableDataset, SelectedSamples
+from .scattered import scattered
 from .view import BaseDataset
 
 
@@ -147,7 +145,7 @@ class Concat(BaseDataset):
         parts = []
         for part in self.parts(self._checked(indices)):
             parts.append((self._datasets[part.source].selection(part.indices, max_value_bytes), part.rows))
-        return _joined(self.field, len(indices), parts)
+        return scattered(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
@@ -169,74 +167,6 @@ class Concat(BaseDataset):
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
             yield Part(source, f"{self.sources[source]}/", indices[rows] - self._starts[source], rows)
-
-
-@final
-class JoinedSelection(SelectedSamples):
-    """Samples of several datasets to read, in a fixed order: a selection of each, and its rows in that order."""
-
-    def __init__(self, field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArray[np.int64]]]) -> None:
-        self._field, self._count, self._parts = field, count, parts
-
-    def locate(self, names: Iterable[str]) -> None:
-        fields = list(names)
-        for part, _ in self._parts:
-            part.locate(fields)
-
-    def __getitem__(self, part: slice) -> Any:
-        start, stop, _ = part.indices(self._count)
-        cuts = [(each, rows, slice(*np.searchsorted(rows, (start, stop)).tolist())) for each, rows in self._parts]
-        parts = [(each[cut], rows[cut] - start) for each, rows, cut in cuts if cut.start < cut.stop]
-        return _joined(self._field, stop - start, parts)
-
-    def stored_parts(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[StoredPart]:
-        fields = list(names)
-        for part, rows in self._parts:
-            yield from part.stored_parts(fields, {name: each[rows] for name, each in blocks.items()})
-
-    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        array = check_out(out, self._count, self._field(name))
-        for part, rows in self._parts:
-            array[rows] = part.column(name)
-        return array
-
-    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        array = check_blocks(blocks, out, self._count, self._field(name))
-        for part, rows in self._parts:
-            array[rows] = part.blocks(name, blocks[rows])
-        return array
-
-    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        values: list[Buffer] = [b""] * self._count
-        for part, rows in self._parts:
-            for row, value in zip(rows.tolist(), part.values(name), strict=True):
-                values[row] = value
-        return values
-
-    def parts(
-        self, name: str, runs: Runs, out: NDArray[Any] | None = None, scratch: Scratch | None = None
-    ) -> NDArray[Any]:
-        read = [part.parts(name, runs[rows]) for part, rows in self._parts]
-        stops = np.cumsum(runs.sizes)
-        starts = stops - runs.sizes
-        array = part_memory(out, int(stops[-1]) if len(stops) else 0, self._field(name), scratch)
-        for (_, rows), entries in zip(self._parts, read, strict=True):
-            done = 0
-            for start, stop in zip(starts[rows].tolist(), stops[rows].tolist(), strict=True):
-                array[start:stop] = entries[done : done + stop - start]
-                done += stop - start
-        return array
-
-    def sizes(self, name: str) -> NDArray[np.int64]:
-        sizes = np.empty(self._count, np.int64)
-        for part, rows in self._parts:
-            sizes[rows] = part.sizes(name)
-        return sizes
-
-
-def _joined(field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArray[np.int64]]]) -> SelectedSamples:
-    """Return the selection of all parts; of a single one, that itself."""
-    return parts[0][0] if len(parts) == 1 else JoinedSelection(field, count, parts)
 
 
 def hashed(parts: Any) -> str:

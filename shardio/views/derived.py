@@ -43,9 +43,12 @@ class Derived(ReadableDataset, Generic[M]):
     def _decided(self) -> M:
         """Return what the choice makes of the dataset; samples are looked up there."""
         if self._made is None:  # the view was unpickled elsewhere
-            made: M = self.choice.made(self._chosen_from)
-            self._made = made
+            self._made = self._make()
         return self._made
+
+    def _make(self) -> M:
+        made: M = self.choice.made(self._chosen_from)
+        return made
 
     @property
     def below(self) -> Sequence[ReadableDataset]:

@@ -172,6 +172,7 @@ class ReadableDataset(ABC):
 
     path: Path | Url
     orders_itself = False  # whether `plan` draws samples in a way of its own
+    derived_from: str | None = None  # the digest of the dataset whose samples these are computed from, by position
 
     @property
     @abstractmethod
@@ -227,6 +228,10 @@ class ReadableDataset(ABC):
 
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, see `Limits`.
         """
+
+    def joined_from(self, name: str) -> Path | Url | None:
+        """Return the path of the dataset that a field was joined from; None for a field that was not joined."""
+        return self.below[0].joined_from(name) if self.below else None
 
     @property
     def below(self) -> Sequence[ReadableDataset]:
@@ -308,7 +313,7 @@ class ReadableDataset(ABC):
         for part in self.parts(indices):
             known = stored
             if len(part.rows) < len(indices):
-                known = {name: _taken(each, part.rows) for name, each in stored.items()}
+                known = {name: taken(each, part.rows) for name, each in stored.items()}
             self.below[part.source].check(part.indices, known, max_value_bytes)
 
     def read_ahead(self, run: range, fields: Iterable[str]) -> None:
@@ -376,7 +381,8 @@ class ReadableDataset(ABC):
         return indices
 
 
-def _taken(column: Column | Sequence[Buffer], rows: NDArray[np.int64]) -> Column | Sequence[Buffer]:
+def taken(column: Column | Sequence[Buffer], rows: NDArray[np.int64]) -> Column | Sequence[Buffer]:
+    """Return some values of a stored column."""
     return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
 
 

@@ -1,6 +1,6 @@
 """Views made from their descriptions (`views/saved.py`): each kind of description, and the view it stands for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -10,15 +10,16 @@ from .choice import Choice, Count, Part, Select, Slice, Where
 from .classes import Classes
 from .clip_starts import ClipStarts
 from .concat import Concat
+from .join import Join
 from .mixture import Mixture
 from .readable import ReadableDataset
 from .row_choice import Cut, Packed
 from .saved import DatasetNode, SavedView
-from .view import BaseDataset, Clips, SequenceRows, View, Weighted, Windows
+from .view import BaseDataset, Clips, Joined, SequenceRows, View, Weighted, Windows
 from .weighing import Balance, Weights
 from .window_starts import Starts
 
-_Kind: TypeAlias = tuple[type[Choice], Callable[[ReadableDataset, Any], BaseDataset]]
+_Kind: TypeAlias = tuple[type[Choice], Callable[..., BaseDataset]]
 _KINDS: Mapping[str, _Kind] = {
     "slice": (Slice, View),
     "select": (Select, View),
@@ -26,6 +27,7 @@ _KINDS: Mapping[str, _Kind] = {
     "split": (Part, View),
     "weighted": (Weights, Weighted),
     "balanced": (Balance, Weighted),
+    "join": (Join, Joined),
     "windows": (Starts, Windows),
     "clips": (ClipStarts, Clips),
     "cut": (Cut, SequenceRows),
@@ -34,13 +36,13 @@ _KINDS: Mapping[str, _Kind] = {
 """The kinds of choices, by the first key of their descriptions, and the views that they make."""
 
 
-class _Joined(msgspec.Struct, forbid_unknown_fields=True):
+class _Sources(msgspec.Struct, forbid_unknown_fields=True):
     """Entries of a description of several datasets besides the datasets."""
 
     classes: Classes | None
 
 
-class _Mixed(_Joined):
+class _Mixed(_Sources):
     weights: dict[str, int] | list[tuple[int, dict[str, int]]]
     samples: Count
 
@@ -58,7 +60,7 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
     for name, node in saved.datasets.items():
         _check(saved, name, node, opened[name])
     try:
-        view = _made(saved, saved.node, "", opened)
+        view = _made(saved, saved.node, iter([opened[name] for name in saved.datasets]))
     except (ConfigError, ManifestError, msgspec.ValidationError, IndexError, OverflowError) as error:
         raise ManifestError(f"{saved.path}: {error}") from error
     if (view.digest, len(view)) != (saved.digest, saved.samples):
@@ -69,29 +71,28 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
     return view
 
 
-def _made(saved: SavedView, node: Mapping[str, Any], name: str, opened: Mapping[str, BaseDataset]) -> BaseDataset:
+def _made(saved: SavedView, node: Mapping[str, Any], opened: Iterator[BaseDataset]) -> BaseDataset:
+    """Return the view of a node, which takes its datasets in the order in which `saved` has found them."""
     if "dataset" in node:
-        return opened[name]
-    if "of" not in node:  # in the order in which `saved` looks for datasets
+        return next(opened)
+    if "of" not in node:
         key = "concat" if "concat" in node else "mix"
-        sources = {
-            source: _made(saved, inner, f"{name}/{source}" if name else source, opened)
-            for source, inner in node[key].items()
-        }
+        sources = {source: _made(saved, inner, opened) for source, inner in node[key].items()}
         rest = {name: value for name, value in node.items() if name != key}
         if key == "concat":
-            return Concat(sources, msgspec.convert(rest, _Joined).classes)
+            return Concat(sources, msgspec.convert(rest, _Sources).classes)
         mixed = msgspec.convert(rest, _Mixed)
         return Mixture(sources, mixed.weights, mixed.samples, mixed.classes)
     key = next(iter(node))
     if key not in _KINDS:
         raise ManifestError(f"{key!r} is no choice that this release of shardio knows")
-    base = _made(saved, node["of"], name, opened)
-    if base.orders_itself:
+    parts = ("of", "with") if key == "join" else ("of",)
+    below = [_made(saved, node[part], opened) for part in parts]
+    if any(dataset.orders_itself for dataset in below):
         raise ManifestError(f"{key!r} chooses from stored samples, not from what draws them by weight")
     choice, view = _KINDS[key]
-    rest = {name: value for name, value in node.items() if name != "of"}
-    return view(base, choice.restored(rest, base, saved.array))
+    rest = {name: value for name, value in node.items() if name not in parts}
+    return view(*below, choice.restored(rest, below[0], saved.array))
 
 
 def _check(saved: SavedView, name: str, node: DatasetNode, dataset: ReadableDataset) -> None:

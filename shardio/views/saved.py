@@ -105,6 +105,11 @@ def _datasets(node: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
         yield name, node
     elif "of" in node:
         yield from _datasets(node["of"], name, depth + 1)
+        if "join" in node:
+            if not isinstance(fields := node["join"], dict) or not fields:
+                raise ManifestError(f"join must be an object of fields, got {fields!r}")
+            field = next(iter(fields))
+            yield from _datasets(node.get("with"), f"{name}/{field}" if name else field, depth + 1)
     else:
         sources = node.get("concat", node.get("mix"))
         if not isinstance(sources, dict):
@@ -159,7 +164,8 @@ class SavedView:
         path: the file.
         digest, samples: those of the view.
         node: the description.
-        datasets: the datasets that it is of, by name: `a/b` is the source `b` of the source `a`, "" what is no source.
+        datasets: the datasets that it is of, by name, in the order of the description: `a/b` is the source `b` of the
+            source `a`, or what the field `b` was joined from; what is neither is "", or "base" beside others.
     """
 
     path: Path
@@ -236,7 +242,13 @@ def load(path: str | os.PathLike[str]) -> SavedView:
             raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
         check_requires(head.requires, "this view", ManifestError)
         file = msgspec.convert(content, _File)
-        datasets = {name: msgspec.convert(node, DatasetNode) for name, node in _datasets(file.view)}
+        datasets = dict[str, DatasetNode]()
+        nodes = list(_datasets(file.view))
+        for name, node in nodes:
+            name = name or ("base" if len(nodes) > 1 else "")
+            while name in datasets:  # a field that was joined twice, or is called like a source
+                name += "'"
+            datasets[name] = msgspec.convert(node, DatasetNode)
     except (ValueError, msgspec.ValidationError, ManifestError) as error:
         raise ManifestError(f"{place}: {error}") from error
     return SavedView(place, file.digest, file.samples, file.view, datasets)

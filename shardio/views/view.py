@@ -26,6 +26,8 @@ from .clip_starts import ClipStarts
 from .clips import ClipRows
 from .derived import Derived
 from .index_map import IndexMap
+from .join import How, Join, chosen_fields
+from .joined import JoinedRows
 from .key_table import Keys, find
 from .readable import ReadableDataset, as_indices
 from .row_choice import Cut, Packed
@@ -247,6 +249,56 @@ class BaseDataset(ReadableDataset):
         base = self._to_choose_from("packed")
         return SequenceRows(base, Packed(field, value, length, positions, documents, cu_seqlens))
 
+    def join(
+        self,
+        other: Any,
+        on: str | None = None,
+        *,
+        fields: Sequence[str] | Mapping[str, str | None] | None = None,
+        how: How = "error",
+        replace: bool = False,
+    ) -> Joined:
+        """Return these samples with fields of another dataset, such as captions, new labels or features of a model.
+
+        No data is copied: fields are read from the dataset that has them.
+
+        ```python
+        photos.join("captions.csv", on="key")
+        photos.join({"score": np.load("scores.npy")})
+        ```
+
+        Args:
+            other: a dataset or a view, or its path or URL; a table, which is read into memory: the path of a `.csv`,
+                `.tsv`, `.jsonl`, `.parquet`, `.npy` or `.npz` file, or a dict of arrays and lists; or a dict of
+                datasets, of which each gives one field, by the name of the field here.
+            on: the field, text or integers, whose value finds the row of a sample in `other`. None joins by position:
+                row i is for sample i of the dataset at the bottom of this one, also where this is a view of it. The
+                rows of a dataset that `shardio derive` has made are for the samples of the view it was derived from.
+            fields: the fields to join, a list or a dict of their names in `other` by new names. None takes all but
+                `on`.
+            how: what happens to samples without a row. `"error"` raises; `"optional"` makes the joined fields optional,
+                and these samples lack them; `"inner"` leaves these samples out.
+            replace: let fields take the place of those of the same name, and of their names of classes. They have the
+                same kind and shape.
+
+        Rows of `other` that no sample gets are ignored. Join before `windows`, `clips`, `cut`, `packed` and `weighted`.
+
+        Raises ConfigError for samples without a row, with their number and the first; for two rows with one key; for
+        more rows by position than samples; for a dataset that was derived from another one; and for a field that is
+        there already.
+        """
+        datasets = (BaseDataset, str, os.PathLike)
+        if isinstance(other, Mapping) and other and all(isinstance(one, datasets) for one in other.values()):
+            joined: Any = self
+            for name, one in other.items():
+                joined = joined.join(one, on, fields={name: None}, how=how, replace=replace)
+            return joined  # type: ignore[no-any-return]
+        base, found = self._to_choose_from("join"), type(self)._as_other(other)
+        choice = Join(chosen_fields(found, fields, on), on, how, replace)
+        return Joined(base, found._to_choose_from("join"), choice)
+
+    _as_other: ClassVar[Callable[[Any], BaseDataset]]  # set by `shardio/__init__.py`, as `_as_html` is
+
     def split(
         self,
         shares: Mapping[str, float],
@@ -370,6 +422,18 @@ class View(Derived[IndexMap], BaseDataset):
 
     def __repr__(self) -> str:
         return f"<View {self._told()}: {len(self)} of {self.base!r}>"
+
+
+@final
+class Joined(JoinedRows, BaseDataset):
+    """Samples of a dataset with fields of another one; `dataset.join` returns them.
+
+    Attributes:
+        base: the dataset whose samples they are.
+        other: the dataset that has the joined fields.
+        choice: which fields these are, and which row of it belongs to a sample.
+        path: the path of the dataset at the bottom.
+    """
 
 
 @final

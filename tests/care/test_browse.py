@@ -25,7 +25,7 @@ import zarr
 from _browser import dom
 from _builders import encode, jpeg, spoiled
 from _cli import here
-from _datasets import packed
+from _datasets import packed, photos
 from _foreign import write_tokenizer
 from _masks import grey_png
 from _s3 import s3_server
@@ -476,6 +476,20 @@ def test_a_page_shows_a_thousand_classes() -> None:
     assert 'href="/classes?field=label&amp;page=99"' in page
     assert "class 99999" in grid(data, Scans(), {})
     assert len(page) < 1 << 20
+
+
+def test_joined_fields_are_shown_beside_the_image() -> None:
+    """The page of a sample has the fields of a join with where they come from, and the grid finds samples by them."""
+    data = photos(12).join(
+        {"key": [f"k{n}" for n in range(8)], "caption": [f"caption {n}" for n in range(8)]}, "key", how="optional"
+    )
+    page = sample_page(data, Scans(), 3, {}, None)
+    assert "<img" in page
+    assert "caption 3" in page
+    assert "text, optional, joined from table" in page
+    assert "This sample has no value." in sample_page(data, Scans(), 9, {}, None)
+    found = grid(data, Scans(), {"where": "caption == 'caption 5'"})
+    assert found.count("<img") == 1 or "1 of 12" in found or "/sample/5" in found
 
 
 @pytest.mark.parametrize("size", [10_000, 1 << 21])

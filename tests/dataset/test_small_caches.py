@@ -145,6 +145,39 @@ def test_readers_of_two_datasets_never_wait_for_each_other(
             done.result()
 
 
+@pytest.mark.parametrize("caches", [1, 2])
+def test_readers_of_joins_never_wait_for_each_other(
+    fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caches: int
+) -> None:
+    """Where two samples fit, two threads read a join and the one that joins the other way round, and both go on."""
+    monkeypatch.setattr(fetcher, "PATIENCE", 20.0)
+    rows = [{"x": np.full(20 * PIECE, number, np.uint8)} for number in range(20)]
+    stored = [objects(tmp_path, part, "50MB", name) for name, part in (("a", rows[:10]), ("b", rows[10:]))]
+    store: Any = Meeting(fill(stored[0] | stored[1]))
+    room = 2 * (22 + 2) * PIECE // caches
+    places = [NodeCache(tmp_path / f"cache {number}", room) for number in range(caches)]
+    a, b = (opened(store, places[n % caches], requests=8, name=name) for n, name in enumerate("ab"))
+    forward, back = a.join(b, fields={"y": "x"}), b.join(a, fields={"y": "x"})
+
+    def read_both(view: ReadableDataset, number: int) -> list[int]:
+        selection = view.selection(np.array([number]))
+        with selection.fetch(["x", "y"]):
+            return [int(selection.column(name)[0, 0]) for name in ("x", "y")]
+
+    assert read_both(forward, 0) == [0, 10]  # opens the shards
+    store.meet("a/shard-000000.tar", "b/shard-000000.tar")
+
+    def read_all(view: ReadableDataset, first: int) -> None:
+        for number in range(1, 10):
+            assert read_both(view, number) == [first + number, 10 - first + number]
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(read_all, forward, 0), threads.submit(read_all, back, 10)]:
+            done.result()
+    loaded = list(shardio.Loader(forward, 1, world=shardio.World(), threads=2, shuffle=None))
+    assert [(int(one["x"][0, 0]), int(one["y"][0, 0])) for one in loaded] == [(n, n + 10) for n in range(10)]
+
+
 SAMPLES, SAMPLE = 384, 100_000
 
 

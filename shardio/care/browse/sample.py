@@ -77,8 +77,9 @@ def sample(
         progress(samples.scan, "Looking for its neighbours", True, where=condition),
     ]
     for name, kind in dataset.fields.items():
+        joined = "" if (place := dataset.joined_from(name)) is None else f", joined from {place}"
         parts.append(
-            f'<section id="{escaped(name)}"><h2>{escaped(name)} <small>{escaped(describe(kind))}</small></h2>'
+            f'<section id="{escaped(name)}"><h2>{escaped(name)} <small>{escaped(describe(kind) + joined)}</small></h2>'
             f"{_value(shown, name, kind)}</section>"
         )
     return framed(f"Sample {number}", "\n".join(parts))

@@ -125,6 +125,7 @@ def stats(
         seed=seed,
         bad=tuple(bad),
         fields=fields,
+        joined={name: f"{place}" for name in fields if (place := source.joined_from(name)) is not None},
         sources={
             name: counter.sources(fields["label"].classes if labels else None) for name, counter in sources.items()
         },

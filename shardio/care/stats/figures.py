@@ -261,6 +261,7 @@ class DatasetStats:
         seed: the seed that chose those samples.
         bad: the values of those samples that cannot be read or decoded.
         fields: the figures of each field, by name.
+        joined: by field that a view has joined, the path of the dataset that has it.
         sources: the samples of each source, by the column of a batch that names it, such as `source`.
     """
 
@@ -275,6 +276,7 @@ class DatasetStats:
     seed: int
     bad: tuple[BadValue, ...]
     fields: Mapping[str, FieldStats]
+    joined: Mapping[str, str]
     sources: Mapping[str, Sources]
 
     def to_dict(self) -> dict[str, Any]:

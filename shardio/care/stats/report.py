@@ -29,7 +29,8 @@ def text(stats: DatasetStats) -> str:
         heading = f"{column}: {counted(len(sources.names), 'source', ',')}"
         lines += ["", heading, *_aligned(_sources(sources, classes), "  ")]
     for name, field in stats.fields.items():
-        lines += ["", f"{name}: {_kind(field)}", *_aligned(_rows(name, field), "  ")]
+        joined = f", joined from {stats.joined[name]}" if name in stats.joined else ""
+        lines += ["", f"{name}: {_kind(field)}{joined}", *_aligned(_rows(name, field), "  ")]
     return "\n".join(lines)
 
 
