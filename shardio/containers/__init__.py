@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import ConfigError
+from ._writing import Columns as Columns
 from ._writing import Writer as Writer
 from .base import Container as Container
 from .base import Reader as Reader

@@ -1,4 +1,7 @@
-"""The writer of HDF5 shards: it spools each field to a file, and puts them together once their sizes are known."""
+"""The writer of HDF5 shards: it spools each field to a file, and puts them together once their sizes are known.
+
+Where all sizes are known before the first sample, each field is written straight to its place in the shard.
+"""
 
 import importlib
 import os
@@ -9,34 +12,43 @@ from typing import IO, Any, Literal, TypeAlias, final
 import numpy as np
 
 from ..errors import ConfigError, Message, MissingDependency
+from ..format.checksums import rows_of
 from ..format.fields import Field
 from ..system.portable import copy_file
 from ..system.types import Stored
-from ._writing import Writer, fields_text, size_of
+from ._writing import BUFFER, Columns, Writer, fields_text, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
 _CHUNK_BYTES = 256 << 10
 _BLOCK_BYTES = 4 << 20
 _PAGE = 4096
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FIELDS_ATTRIBUTE = "shardio.fields"
 """The attribute of a shard that describes its fields: enough to rebuild a lost manifest."""
 
 
 @final
 class Hdf5Writer(Writer):
-    """A `Writer` whose file does not exist before `close`; memory stays bounded."""
+    """A `Writer` whose memory stays bounded; a shard is the same bytes whether its number of rows was known or not."""
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], first: int, compression: Compression = None) -> None:
+    def __init__(
+        self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None, compression: Compression = None
+    ) -> None:
         if compression not in (None, "gzip", "lzf", "zstd"):
             raise ConfigError("{compression} must be None, 'gzip', 'lzf' or 'zstd', got {!r}", compression)
         if compression == "zstd":
             _zstd()  # raises before anything is written
-        super().__init__(path, fields, first)
+        super().__init__(path, fields, first, rows)
         self._compression = compression
-        self._data = {name: self._spool() for name in fields}
-        self._ends = {name: self._spool() for name, field in fields.items() if not field.fixed}
-        self._totals = dict.fromkeys(self._ends, 0)  # entries of ragged fields, bytes of others
+        # Entries of ragged fields, bytes of others.
+        self._totals = {name: 0 for name, field in fields.items() if not field.fixed}
+        self._is_placed = rows is not None and all(f.fixed and not self._options(n, f, rows) for n, f in fields.items())
+        places = self._write_structure(rows or 0) if self._is_placed else {}
+        self._data = {name: self._open_at(places.get(name, 0)) if self._is_placed else self._spool() for name in fields}
+        if self._is_placed:  # until it is finished it is no HDF5 file, since its rows would seem to be there
+            os.pwrite(self._files[0].fileno(), bytes(len(_SIGNATURE)), 0)
+        self._ends = {name: self._spool() for name in self._totals}
         for spool in self._ends.values():
             spool.write(bytes(8))
 
@@ -47,52 +59,72 @@ class Hdf5Writer(Writer):
             self._totals[name] += size_of(sample[name]) // self._units.get(name, 1)
             spool.write(self._totals[name].to_bytes(8, "little"))
 
-    def _finish(self) -> None:
-        try:
-            offsets = self._write_structure()
-        except RuntimeError as error:  # h5py raises it where a write fails while the file is closed
-            raise OSError(str(error)) from error
-        descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb+", buffering=0) as target:
-            for spool, offset in offsets:
-                spool.flush()
-                copy_file(spool.fileno(), spool.tell(), target.fileno(), offset)
-            os.fsync(target.fileno())
+    def extend(self, columns: Columns) -> None:
+        if self._ends:
+            super().extend(columns)
+            return
+        parts = ((n, rows_of(c[None])[0] if isinstance(c, np.ndarray) else b"".join(c)) for n, c in columns.items())
+        self._append(dict(parts), len(next(iter(columns.values()))))
 
-    def _write_structure(self) -> list[tuple[IO[bytes], int]]:
-        """Write the file without what is contiguous; return where that belongs."""
+    def _finish(self) -> None:
+        places = {} if self._is_placed else self._write_structure(self._count)
+        spools = {self._data_path(name): spool for name, spool in self._data.items()}
+        spools |= {f"{name}/offsets": spool for name, spool in self._ends.items()}
+        for spool in spools.values():
+            spool.flush()
+        target = self._open_at(0).fileno()
+        for path, offset in places.items():
+            copy_file(spools[path].fileno(), spools[path].tell(), target, offset)
+        os.pwrite(target, _SIGNATURE, 0)
+        os.fsync(target)
+
+    def _open_at(self, offset: int) -> IO[bytes]:
+        """Open the shard to write from `offset` on."""
+        file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb", buffering=BUFFER)
+        self._files.append(file)
+        file.seek(offset)
+        return file
+
+    def _data_path(self, name: str) -> str:
+        return name if self._fields[name].fixed else f"{name}/data"
+
+    def _write_structure(self, rows: int) -> dict[str, int]:
+        """Write the file without what is contiguous; return the offset of each such dataset that has bytes."""
         h5py = importlib.import_module("h5py")
         # Aligned, so that whole pages can be read; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
-        offsets: list[tuple[IO[bytes], int]] = []
+        places: dict[str, int] = {}
         self._path.unlink(missing_ok=True)
-        with h5py.File(self._path, "x", **aligned) as file:
-            file.attrs[FIELDS_ATTRIBUTE] = fields_text(self._fields)
 
-            def allocate(spool: IO[bytes], name: str, shape: tuple[int, ...], dtype: Any) -> None:
-                dataset = file.create_dataset(name, shape, dtype, dcpl=_contiguous(h5py))
-                if dataset.size and dataset.dtype.itemsize:
-                    offsets.append((spool, dataset.id.get_offset()))
+        def allocate(path: str, shape: tuple[int, ...], dtype: Any) -> None:
+            dataset = file.create_dataset(path, shape, dtype, dcpl=_contiguous(h5py))
+            if dataset.size and dataset.dtype.itemsize:
+                places[path] = dataset.id.get_offset()
 
-            for name, field in self._fields.items():
-                shape = (self._count, *field.row_shape)
-                if field.fixed and (options := self._options(name, field)):
-                    _copy(self._data[name], file.create_dataset(name, shape, field.row_dtype, **options))
-                elif field.fixed:
-                    allocate(self._data[name], name, shape, field.row_dtype)
-                else:
-                    dtype = field.row_dtype if field.ragged else np.uint8
-                    entry_shape = field.entry_shape if field.ragged else ()
-                    allocate(self._data[name], f"{name}/data", (self._totals[name], *entry_shape), dtype)
-                    allocate(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
-        return offsets
+        try:
+            with h5py.File(self._path, "x", **aligned) as file:
+                file.attrs[FIELDS_ATTRIBUTE] = fields_text(self._fields)
+                for name, field in self._fields.items():
+                    shape = (rows, *field.row_shape)
+                    if field.fixed and (options := self._options(name, field, rows)):
+                        _copy(self._data[name], file.create_dataset(name, shape, field.row_dtype, **options))
+                    elif field.fixed:
+                        allocate(name, shape, field.row_dtype)
+                    else:
+                        dtype = field.row_dtype if field.ragged else np.uint8
+                        entry_shape = field.entry_shape if field.ragged else ()
+                        allocate(self._data_path(name), (self._totals[name], *entry_shape), dtype)
+                        allocate(f"{name}/offsets", (rows + 1,), "<i8")
+        except RuntimeError as error:  # h5py raises it where a write fails while the file is closed
+            raise OSError(str(error)) from error
+        return places
 
-    def _options(self, name: str, field: Field) -> dict[str, Any]:
+    def _options(self, name: str, field: Field, count: int) -> dict[str, Any]:
         if self._compression is None or field.kind not in ("array", "pixels") or name.startswith("_"):
             return {}
-        if not self._count or not field.row_bytes:
+        if not count or not field.row_bytes:
             return {}  # HDF5 has no chunks without elements
-        rows = min(self._count, max(1, _CHUNK_BYTES // field.row_bytes))
+        rows = min(count, max(1, _CHUNK_BYTES // field.row_bytes))
         chunks = {"chunks": (rows, *field.row_shape)}
         if self._compression == "lzf":
             return {**chunks, "compression": "lzf"}

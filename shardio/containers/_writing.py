@@ -6,16 +6,23 @@ import os
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
+from ..format.checksums import rows_of
 from ..format.fields import Field, as_fields, fields_to_json
 from ..system import forks, strict_json
-from ..system.types import Stored
+from ..system.types import Buffer, Stored
 
-_BUFFER = 1 << 20
+Columns: TypeAlias = Mapping[str, NDArray[Any] | Sequence[Buffer]]
+"""n samples in stored form: of each field an array [n, ...] whose rows are the stored bytes, or these bytes of each."""
+
+BUFFER = 1 << 20
 """Bytes of a file's buffer. Each flush releases the GIL, which threads that write shards contend for: few are best."""
 
 
@@ -44,8 +51,8 @@ class Writer(ABC):
     It leaves no file open when it is closed or dropped.
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
-        self._path, self._fields, self._first = path, dict(fields), first
+    def __init__(self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None) -> None:
+        self._path, self._fields, self._first, self._rows = path, dict(fields), first, rows
         self._sizes = {name: field.row_bytes for name, field in fields.items() if field.fixed}
         self._units = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
         self._count, self._intact, self._closed = 0, True, False
@@ -70,8 +77,25 @@ class Writer(ABC):
             BadSample: a fixed field has another size, a ragged field holds parts of entries, or this container cannot
                 hold a value; nothing was written.
         """
-        if self._closed or not self._intact:
-            raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
+        self._append(sample, 1)
+
+    def extend(self, columns: Columns) -> None:
+        """Add n samples by column, as `append` adds them one by one.
+
+        Raises ConfigError as `append`, and for a value that this container cannot hold: the shard is then lost.
+        """
+        self._check(len(next(iter(columns.values()))))
+        rows = (rows_of(column) if isinstance(column, np.ndarray) else column for column in columns.values())
+        try:
+            for values in zip(*rows, strict=True):
+                self._append(dict(zip(columns, values, strict=True)), 1)
+        except BadSample as error:
+            self._intact = False  # samples before this one were written
+            raise ConfigError(f"{error}") from error
+
+    def _append(self, sample: Stored, count: int) -> None:
+        """Add samples: one, or `count` whose fields are all fixed, and then their values are end to end."""
+        self._check(count)
         index, fields = self._first + self._count, self._fields
         if sample.keys() != fields.keys():
             missing, extra = fields.keys() - sample.keys(), sample.keys() - fields.keys()
@@ -80,9 +104,9 @@ class Writer(ABC):
                 f"missing: {', '.join(sorted(missing)) or 'none'}, unknown: {', '.join(sorted(extra)) or 'none'}"
             )
         for name, expected in self._sizes.items():
-            if (size := size_of(sample[name])) != expected:
+            if (size := size_of(sample[name])) != expected * count:
                 raise BadSample(
-                    f"{self._path.name}, sample {index}, field {name!r}: expected {expected} bytes, got {size}"
+                    f"{self._path.name}, sample {index}, field {name!r}: expected {expected * count} bytes, got {size}"
                 )
         for name, unit in self._units.items():
             if (size := size_of(sample[name])) % unit:
@@ -96,7 +120,13 @@ class Writer(ABC):
         except BaseException:
             self._intact = False  # half a sample may have been written, which is not to pass for a shard
             raise
-        self._count += 1
+        self._count += count
+
+    def _check(self, count: int) -> None:
+        if self._closed or not self._intact:
+            raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
+        if self._rows is not None and self._count + count > self._rows:
+            raise ValueError(f"{self._path}: expected {self._rows} samples, got {self._count + count} or more")
 
     def close(self) -> None:
         """Finish the shard: its files are complete and on stable storage (fsync) when this returns."""
@@ -104,6 +134,8 @@ class Writer(ABC):
             return
         self._closed = True
         try:
+            if self._intact and self._rows not in (None, self._count):
+                raise ValueError(f"{self._path}: expected {self._rows} samples, got {self._count}")
             if self._intact:
                 self._finish()
         finally:
@@ -121,13 +153,13 @@ class Writer(ABC):
         """Create an empty file that replaces the file or link at `path`; its descriptor is readable."""
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        file = os.fdopen(descriptor, "wb", buffering=_BUFFER)
+        file = os.fdopen(descriptor, "wb", buffering=BUFFER)
         self._files.append(file)
         return file
 
     def _spool(self) -> IO[bytes]:
         """Create a file without a name in the shard's folder; it vanishes when it is closed."""
-        file: IO[bytes] = tempfile.TemporaryFile(dir=self._path.parent, buffering=_BUFFER)  # noqa: SIM115
+        file: IO[bytes] = tempfile.TemporaryFile(dir=self._path.parent, buffering=BUFFER)  # noqa: SIM115
         self._files.append(file)
         return file
 

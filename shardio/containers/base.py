@@ -61,13 +61,16 @@ class Container:
     writer_type: type[Writer] | None = None
     reader_type: type[Reader]
 
-    def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Writer:
+    def writer(
+        self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None = None, /, **options: Any
+    ) -> Writer:
         """Begin the shard at `path`.
 
         Args:
             path: the shard's path.
             fields: the shard's fields, with hidden columns.
             first: the index of its first sample in the dataset.
+            rows: the number of samples that it is going to have, if that is known; ValueError for any other.
             options: the writer's options.
 
         Raises:
@@ -78,7 +81,7 @@ class Container:
         if unknown := sorted(set(options) - set(self.options)):
             has = f"the options {', '.join(self.options)}" if self.options else "no options"
             raise ConfigError("container {!r} has {}, got {}", self.name, has, Option(unknown[0]))
-        return self.writer_type(path, fields, first, **options)
+        return self.writer_type(path, fields, first, rows, **options)
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
         """Open the shard at `path`; ShardCorrupt if it is missing, cut short, damaged or lacks a field."""

@@ -48,11 +48,11 @@ _SMALLEST_MAP = 1 << 20
 class LmdbWriter(Writer):
     """A `Writer` that puts samples in key order, a bounded number of bytes per transaction."""
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
+    def __init__(self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None) -> None:
         for name in fields:
             if len(_SHARD_KEY) + len(name.encode()) > _LONGEST_KEY:
                 raise ConfigError(f"an LMDB key has at most {_LONGEST_KEY} bytes: field {name!r} is too long")
-        super().__init__(path, fields, first)
+        super().__init__(path, fields, first, rows)
         self._columns = {name: bytearray() for name, field in fields.items() if _is_column(name, field)}
         self._entries = sorted((name.encode(), name) for name in fields if name not in self._columns)
         self._pending: list[tuple[bytes, bytes]] = []

@@ -36,8 +36,8 @@ _SHARDS: dict[str, _Shard] = {}
 class MemoryWriter(Writer):
     """A `Writer` whose `close` registers the shard under its path, replacing any other shard there."""
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
-        super().__init__(path, fields, first)
+    def __init__(self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None) -> None:
+        super().__init__(path, fields, first, rows)
         self._values: dict[str, list[bytes]] = {name: [] for name in fields}
 
     def _add(self, sample: Stored, index: int) -> None:

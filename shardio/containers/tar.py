@@ -128,10 +128,10 @@ _MODE, _TIME, _REST = _TEMPLATE[:124], _TEMPLATE[135:148], _TEMPLATE[155:]
 class TarWriter(Writer):
     """A `Writer` that writes tar and index side by side, so that memory stays bounded."""
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
+    def __init__(self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None) -> None:
         check_names(fields)
         side_index.dtype_of(fields)  # raises before anything is written
-        super().__init__(path, fields, first)
+        super().__init__(path, fields, first, rows)
         self._members = side_index.located(fields)
         self._extensions = {n: extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
         self._texts: dict[tuple[str, bytes], bytes] = {}

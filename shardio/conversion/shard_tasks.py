@@ -128,7 +128,8 @@ def run_shard_task(context: TaskContext, run: Run, task: Any, advance: Advance) 
 def write_samples(context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:
     """Write a shard of the source's samples to a folder; return its record."""
     fields = context.source.fields
-    writer = ShardWriter(folder, context.container, fields, task.number, task.first, context.container_options)
+    rows = None if context.skip else task.count
+    writer = ShardWriter(folder, context.container, fields, task.number, task.first, context.container_options, rows)
     skipped: list[Skipped] = []
     entry_bytes = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
     entries = dict.fromkeys(entry_bytes, 0)

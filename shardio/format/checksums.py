@@ -19,6 +19,7 @@ from ..system.types import Buffer
 from .fields import Field, sum_column
 
 _BLOCK = 1 << 20
+_SMALL_BLOCK = 1 << 18  # bytes: what is joined is hashed while it is in the cache
 _JOIN_LIMIT = 1 << 14  # bytes: up to this size, joining the parts costs less than further calls
 
 
@@ -40,17 +41,42 @@ def of_samples(columns: Mapping[str, NDArray[Any] | Sequence[Buffer]], names: It
         columns: for each field an array [n, ...] if its size is fixed, else the stored bytes of each sample.
         names: the fields that count, in that order.
     """
+    chosen = {name: columns[name] for name in names}
+    arrays = {name: _as_bytes(column) for name, column in chosen.items() if isinstance(column, np.ndarray)}
+    if len(arrays) == len(chosen) and sum(rows.shape[1] for rows in arrays.values()) <= _JOIN_LIMIT:
+        return _of_small_rows(arrays)
     parts: list[Iterable[Buffer]] = []
-    for name in names:
-        column = columns[name]
-        if isinstance(column, np.ndarray):
-            count, width = len(column), math.prod(column.shape[1:]) * column.itemsize
-            data = np.ascontiguousarray(column).reshape(-1).view(np.uint8).data if count * width else memoryview(b"")
-            column = [data[start * width : (start + 1) * width] for start in range(count)]
-            parts += [_header(name, width)] * count, column
-        else:
-            parts += [_header(name, memoryview(value).nbytes) for value in column], column
+    for name, column in chosen.items():
+        values = rows_of(arrays[name]) if name in arrays else column
+        parts += [_header(name, memoryview(value).nbytes) for value in values], values
     return np.array([_of_parts(row) for row in zip(*parts, strict=True)], np.uint64)
+
+
+def rows_of(column: NDArray[Any]) -> list[memoryview]:
+    """Return the bytes of each row of an array [n, ...]."""
+    rows = _as_bytes(column)
+    (count, width), data = rows.shape, rows.reshape(-1).data
+    return [data[start : start + width] for start in range(0, count * width, width)] if width else [data] * count
+
+
+def _as_bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an array [n, ...] as the bytes of its rows, uint8 [n, bytes]."""
+    width = math.prod(column.shape[1:]) * column.itemsize
+    return np.ascontiguousarray(column).reshape(-1).view(np.uint8).reshape(len(column), width)
+
+
+def _of_small_rows(arrays: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint64]:
+    """Return the checksums of samples whose parts are joined many samples at a time, by copies of whole columns."""
+    parts: list[NDArray[np.uint8]] = []
+    for name, rows in arrays.items():
+        header = np.frombuffer(_header(name, rows.shape[1]), np.uint8)
+        parts += np.broadcast_to(header, (len(rows), len(header))), rows
+    count, sums = len(parts[0]), array("Q")
+    block = max(1, _SMALL_BLOCK // sum(part.shape[1] for part in parts))
+    for start in range(0, count, block):
+        joined = np.concatenate([part[start : start + block] for part in parts], axis=1)
+        sums.extend(map(xxhash.xxh3_64_intdigest, rows_of(joined)))
+    return np.array(sums, np.uint64)
 
 
 def whole_videos(columns: Mapping[str, Any], fields: Mapping[str, Field], count: int) -> NDArray[np.bool_]:

@@ -325,6 +325,13 @@ class Field:
                     return array.reshape(-1).view(np.uint8).data
                 return npy.header_of(array.dtype, array.shape) + array.tobytes()
 
+    def encode_rows(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of n samples in a fixed field as they are stored, [n, *row_shape] in C order.
+
+        Raises BadSample as `encode`; only a single value of Python is rounded to a float, arrays are not.
+        """
+        return self._array(values, (None, *self.row_shape))
+
     def decode(self, stored: Buffer) -> Any:
         """Return the value of stored bytes; arrays are writable copies, scalars are Python numbers.
 

@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as with_default
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import piece_sums
+from ..containers import Columns, piece_sums
 from ..errors import BadSample, Option
 from ..foreign import video
 from ..format import checksums, manifest
@@ -26,6 +26,7 @@ from ..format.fields import (
     is_missing,
     length_column,
     packets_column,
+    presence,
     present_column,
     shape_column,
     sum_column,
@@ -39,6 +40,7 @@ from ..system.directory import Directory
 from ..system.types import Buffer, Sample
 
 _SHAPE = struct.Struct("<2i")
+_PRESENT = Field("scalar", dtype="bool")
 WORKPLACE = ".writing-"
 """The prefix of the hidden folder that a shard is built in."""
 
@@ -73,6 +75,8 @@ class ShardWriter:
         number: the shard's number, which names it.
         first: the index of its first sample.
         options: options of the container.
+        rows: the number of samples that are going to be written, if that is known: shards of HDF5 are then written in
+            one go. Any other number is a ValueError.
 
     Attributes:
         samples: the number of samples written so far.
@@ -87,6 +91,7 @@ class ShardWriter:
         number: int,
         first: int,
         options: Mapping[str, Any],
+        rows: int | None = None,
     ) -> None:
         self.samples = 0
         self.payload = 0
@@ -102,7 +107,7 @@ class ShardWriter:
             self._workplace = self._directory.make(f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}")
             path = self._workplace.place(self._name)
         try:
-            self._writer = self._container.writer(path, with_hidden(fields), first, **options)
+            self._writer = self._container.writer(path, with_hidden(fields), first, rows, **options)
         except OSError as error:
             self.discard()
             self._raise(error)
@@ -115,27 +120,54 @@ class ShardWriter:
 
     def append(self, sample: Sample) -> None:
         """Encode and add one sample. BadSample names the sample and its field; the shard is then unchanged."""
-        try:
-            encoded = encode(sample, self._fields)
-        except BadSample as error:
-            key = sample.get("key")
-            name = f"sample {self._first + self.samples}" + (f" (key {key})" if isinstance(key, str) else "")
-            raise BadSample(f"{name}: {error}") from error
-        self.add(encoded)
+        self.add(_encode_named(sample, self._fields, self._first + self.samples))
+
+    def extend(self, columns: Mapping[str, Any]) -> None:
+        """Encode and add the samples of a batch; the shard is the same as if `append` had added each of them.
+
+        Args:
+            columns: for each field an array [n, *shape], or its n values in a list, with None for one that is missing.
+                Beside an optional field there may be `NAME_present`, bool [n], as in a batch: False for one that is
+                missing.
+
+        Raises BadSample, which names samples and field; the shard is then unchanged.
+        """
+        if not any(map(len, columns.values())):
+            return
+        stored, encoded = encode_columns(columns, self._fields, self._first + self.samples)
+        sums = np.asarray(stored[CHECKSUM]).tolist()
+        size = sum(c.nbytes if isinstance(c, np.ndarray) else sum(map(len, c)) for c in stored.values())
+        keys = stored.get(KEY, ())
+        each = keys.view(f"V{keys.itemsize}").tolist() if isinstance(keys, np.ndarray) else map(bytes, keys)
+        self._put(self._writer.extend, stored, size, sums, encoded, each)
 
     def add(self, encoded: "Encoded") -> None:
         """Add a sample in stored form, from `encode` or from another dataset with the same fields."""
+        size = sum(map(len, encoded.stored.values()))
+        keys = map(bytes, [encoded.stored[KEY]] if self._keys is not None else ())
+        self._put(self._writer.append, encoded.stored, size, [encoded.checksum], [encoded], keys)
+
+    def _put(
+        self,
+        write: Callable[[Any], None],
+        stored: Any,
+        size: int,
+        sums: list[int],
+        encoded: "list[Encoded]",
+        keys: Iterable[Buffer],
+    ) -> None:
         try:
-            self._writer.append(encoded.stored)
+            write(stored)
         except OSError as error:
             self._raise(error)
-        self.samples += 1
-        self.payload += sum(map(len, encoded.stored.values()))
-        self._checksums.append(encoded.checksum)
+        self.samples += len(sums)
+        self.payload += size
+        self._checksums += sums
         if self._keys is not None:
-            self._keys.append(bytes(encoded.stored[KEY]))
-        for field, shape in encoded.image_shapes.items():
-            self._shapes[field].add(shape)
+            self._keys += keys
+        for sample in encoded:
+            for field, shape in sample.image_shapes.items():
+                self._shapes[field].add(shape)
 
     def finish(self) -> WrittenShard:
         """Close the shard and rename its files into place."""
@@ -251,6 +283,64 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
     for name in (name for name, field in fields.items() if field.kind == "image"):
         hidden[shape_column(name)] = _SHAPE.pack(*shapes.get(name, (0, 0)))
     return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
+
+
+def _encode_named(sample: Sample, fields: Mapping[str, Field], number: int) -> Encoded:
+    """Encode a sample; its number and key are in the BadSample that `encode` raises."""
+    try:
+        return encode(sample, fields)
+    except BadSample as error:
+        key = f" (key {sample['key']})" if isinstance(sample.get("key"), str) else ""
+        raise BadSample(f"sample {number}{key}: {error}") from error
+
+
+def encode_columns(
+    columns: Mapping[str, Any], fields: Mapping[str, Field], first: int
+) -> tuple[Columns, list[Encoded]]:
+    """Check the columns of a batch and encode them.
+
+    Args:
+        columns: see `ShardWriter.extend`.
+        fields: the samples' fields.
+        first: the number of the first sample, for messages.
+
+    Returns:
+        The samples in stored form by column, with hidden columns. And each sample's fields that were encoded one by
+        one; none if all are arrays of fixed fields.
+
+    Raises BadSample, which names samples and field.
+    """
+    count = max(map(len, columns.values()), default=0)
+    place, ones = f"samples {first} to {first + count - 1}", np.ones(count, np.bool_)
+    masks = {name: presence(name) for name, field in fields.items() if field.optional and presence(name) in columns}
+    expected = {**fields, **dict.fromkeys(masks.values(), _PRESENT)}
+    if reason := _difference(columns, expected):
+        raise BadSample(f"{place}: {reason}")
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, column in columns.items():
+        try:
+            if len(column) != count:
+                raise BadSample(f"expected {count} values, as others have, got {len(column)}")
+            if name not in fields or (fields[name].fixed and isinstance(column, np.ndarray)):
+                arrays[name] = expected[name].encode_rows(column)
+        except BadSample as error:
+            raise BadSample(f"{place}: field {name!r}: {error}") from error
+    present = {name: arrays.pop(mask) for name, mask in masks.items()}
+    others = {name: field for name, field in fields.items() if name not in arrays}
+    encoded: list[Encoded] = []
+    for i in range(count if others else 0):
+        sample = {n: columns[n][i] if present.get(n, ones)[i] else None for n in others if n in columns}
+        encoded.append(_encode_named(sample, others, first + i))
+    stored: dict[str, NDArray[Any] | Sequence[Buffer]] = dict(arrays)
+    for name in encoded[0].stored if encoded else ():
+        stored[name] = [sample.stored[name] for sample in encoded]
+    for name, rows in arrays.items():
+        if fields[name].optional:
+            there = stored[present_column(name)] = present.get(name, ones)
+            if not there.all():
+                stored[name] = np.where(there.reshape(-1, *[1] * (rows.ndim - 1)), rows, rows.dtype.type(0))
+    stored[CHECKSUM] = checksums.of_samples(stored, content_columns(fields))
+    return stored, encoded
 
 
 def common_shape(sizes: NDArray[np.int32]) -> tuple[int, int] | None:
