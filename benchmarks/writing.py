@@ -5,7 +5,8 @@
 
 `ShardWriter.extend` writes batches that are in memory, of rows of 4 KB and of 150 KB, to shards of known numbers of
 rows, with all checksums; `copy` is `cp` of these shards, and fsync, which a shard waits for as well. They run in turns.
-`mbytes_per_second` are medians, `ratio` is the median of the writer's rates divided by the copy's in the same round.
+`mbytes_per_second` and `cpu_seconds` (user and system, with those of `cp`) are medians; `ratio` is the median of the
+writer's rate divided by the copy's in the same round.
 """
 
 import os
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -39,7 +40,10 @@ def main() -> None:
     args = parser.parse_args()
     result: dict[str, Any] = {}
     for name, (floats, count) in ROWS.items():
-        batch = {"x": np.random.default_rng(0).random((count, floats), np.float32), "n": np.arange(count)}
+        batch: dict[str, NDArray[Any]] = {
+            "x": np.random.default_rng(0).random((count, floats), np.float32),
+            "n": np.arange(count),
+        }
         batches = max(1, args.mbytes * 10**6 // args.shards // batch["x"].nbytes)
         with tempfile.TemporaryDirectory(dir=args.work) as work:
             source, target = Path(work, "source"), Path(work, "target")
@@ -47,22 +51,24 @@ def main() -> None:
             _write(batch, args.shards, batches, source)
             size = sum(path.stat().st_size for path in source.glob("*.h5"))
             sides = {"extend": partial(_write, batch, args.shards, batches), "copy": partial(_copy, source)}
-            seconds = turns({side: partial(_timed, run, target) for side, run in sides.items()}, args.rounds)
+            found = turns({side: partial(_timed, run, target) for side, run in sides.items()}, args.rounds)
+        wall, cpu = ({side: [times[which] for times in each] for side, each in found.items()} for which in (0, 1))
         result[name] = {
-            "mbytes_per_second": {side: round(size / median(found) / 1e6) for side, found in seconds.items()},
-            "ratio": round(ratio(seconds["copy"], seconds["extend"]), 3),
+            "mbytes_per_second": {side: round(size / median(seconds) / 1e6) for side, seconds in wall.items()},
+            "ratio": round(ratio(wall["copy"], wall["extend"]), 3),
+            "cpu_seconds": {side: round(median(seconds), 2) for side, seconds in cpu.items()},
         }
         print(name, result[name], flush=True)
     finish({"shards": args.shards, "mbytes": args.mbytes, "rows": result}, args.json)
 
 
-def _timed(run: Any, target: Path) -> float:
+def _timed(run: Callable[[Path], None], target: Path) -> tuple[float, float]:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     os.sync()  # what earlier runs wrote and removed is not this one's
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), sum(os.times()[:4])
     run(target)
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, sum(os.times()[:4]) - cpu
 
 
 def _write(batch: Mapping[str, NDArray[Any]], shards: int, batches: int, folder: Path) -> None:

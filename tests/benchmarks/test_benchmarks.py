@@ -11,6 +11,7 @@ from _builders import jpeg
 from _datasets import tensors
 
 from benchmarks import _gpu_data, _processes, detection, find, gpu, other_python
+from benchmarks import _gpu_data, _processes, detection, gpu, other_python, writing
 from benchmarks._gpu_parts import Case, Settings, Step, in_turns
 from benchmarks._processes import PeerFailed
 
@@ -20,6 +21,19 @@ def small(**changes: object) -> argparse.Namespace:
     given = {"photos": None, "device": "cpu", "only": list(gpu.LIMITS), "batch_size": 4, "size": 32, "seconds": 0.02}
     given |= {"rounds": 1, "budget": 480.0, "photos_count": 40, "arrays_count": 32, "threads": [1], "json": None}
     return argparse.Namespace(**(given | changes))
+
+
+def test_the_benchmark_of_writing_compares_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size of rows has rates of both sides and their ratio, and nothing stays in the folder."""
+    (tmp_path / "work").mkdir()
+    options = {"--work": tmp_path / "work", "--mbytes": 1, "--shards": 2, "--rounds": 1, "--json": tmp_path / "r.json"}
+    monkeypatch.setattr(sys, "argv", ["writing", *(str(word) for pair in options.items() for word in pair)])
+    monkeypatch.setattr(writing, "ROWS", {"small": (1024, 4), "large": (38_400, 2)})
+    writing.main()
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert rows.keys() == {"small", "large"}
+    assert all(row["mbytes_per_second"].keys() == {"extend", "copy"} and row["ratio"] > 0 for row in rows.values())
+    assert not list((tmp_path / "work").iterdir())
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import png
+from _small_disk import small_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,3 +166,13 @@ def test_an_unfinished_shard_is_no_hdf5_file(tmp_path: Path) -> None:
         writer.close()
     with pytest.raises(ShardCorrupt, match=r"a\.h5"):
         container.reader(tmp_path / "a.h5", fields).read(np.array([0]), "label")
+
+
+def test_a_full_disk_names_the_shard(tmp_path: Path) -> None:
+    """Rows that find no space in a shard that was laid out raise OSError with its path, and nothing is left behind."""
+    with small_disk(tmp_path / "small", "4m") as folder:
+        writer = ShardWriter(folder, "hdf5", as_fields({"x": ("float32", (1024,))}), 0, 0, {}, 4000)
+        with pytest.raises(OSError, match=r"No space left on device.*shard-000000\.h5"):
+            writer.extend({"x": np.ones((4000, 1024), np.float32)})
+        writer.discard()
+        assert not list(folder.iterdir())
