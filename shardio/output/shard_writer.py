@@ -75,8 +75,8 @@ class ShardWriter:
         number: the shard's number, which names it.
         first: the index of its first sample.
         options: options of the container.
-        rows: the number of samples that are going to be written, if that is known: shards of HDF5 are then written in
-            one go. Any other number is a ValueError.
+        rows: the number of samples that will be written, if it is known: HDF5 shards of fixed fields are then written
+            in place, without a spool. Any other number raises ValueError.
 
     Attributes:
         samples: the number of samples written so far.
@@ -126,9 +126,9 @@ class ShardWriter:
         """Encode and add the samples of a batch; the shard is the same as if `append` had added each of them.
 
         Args:
-            columns: for each field an array [n, *shape], or its n values in a list, with None for one that is missing.
-                Beside an optional field there may be `NAME_present`, bool [n], as in a batch: False for one that is
-                missing.
+            columns: for each field an array [n, *shape], which is fast for fixed fields, or a list of n values, with
+                None where a value is missing. An optional field may have a column `NAME_present`, bool [n], as batches
+                do: False where its value is missing.
 
         Raises BadSample, which names samples and field; the shard is then unchanged.
         """
