@@ -18,6 +18,7 @@ from ..engines.fused_images import Decode, EngineName
 from ..engines.video_frames import Matrix
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
+from ..order.ranges import Ranges
 from ..order.world import World
 from ..system.rules import as_integer
 from ..transforms import Mixer
@@ -329,6 +330,11 @@ class Loader:
         return self._normalized
 
     @property
+    def device(self) -> torch.device:
+        """The device of batches."""
+        return self._prefetcher.device
+
+    @property
     def field_names(self) -> FieldNames:
         """The stored field of each delivered name."""
         return self._field_names
@@ -361,9 +367,24 @@ class Loader:
             check_world_is_current(self.world)
         if self._running is not None:
             self._running.close()
-        self._prefetcher.check_process()  # before any thread starts to work for it
         self._state.warn_of_peeks()
-        order, schedule, progress = self._state.begin()
+        return self._looped(*self._state.begin())
+
+    def ranges(self, ranges: Sequence[range]) -> EpochIterator:
+        """Deliver some ranges of the current epoch's positions, one after the other, to this rank alone.
+
+        Each range is cut into batches from its first position on, the last of which may have fewer samples. Samples,
+        random draws and batches are those of the epoch, whatever the ranks. The Loader's state stays where it is.
+
+        Raises ConfigError for a Loader with `bucket_by`, whose positions are no samples.
+        """
+        if self._running is not None:
+            self._running.close()
+        order = Ranges(self._state.order, ranges, self._batch_size)
+        return self._looped(order, Schedule(order.n, World(), 1, unit="batch"), EpochProgress())
+
+    def _looped(self, order: Order, schedule: Schedule, progress: EpochProgress) -> EpochIterator:
+        self._prefetcher.check_process()  # before any thread starts to work for it
         self._first_batch.compare_fields(order, schedule)
         loop = EpochIterator(
             workers=self._workers,

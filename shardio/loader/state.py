@@ -167,6 +167,11 @@ class LoaderState:
         return self._progress.place
 
     @property
+    def order(self) -> Order:
+        """The order of the current epoch."""
+        return self._at(self.place.epoch)
+
+    @property
     def schedule(self) -> Schedule:
         """The steps of the whole current epoch."""
         return self._steps(EpochPlace(self.place.epoch))
