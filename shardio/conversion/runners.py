@@ -45,10 +45,10 @@ Work: TypeAlias = Callable[[Any, Advance], Any]
 
 
 OnProgress: TypeAlias = Callable[[int], None]
-"""Called from time to time with the number of samples done so far, in the thread that started the runner."""
+"""Called from time to time with the number of samples done so far, by one thread at a time."""
 
 OnResult: TypeAlias = Callable[[Any], None]
-"""Called there with the result of each task; an exception that it raises ends the run."""
+"""Called with the result of each task, in the thread that started the runner; its exception ends the run."""
 
 Runner: TypeAlias = Callable[[Work, Sequence[Any], OnProgress, OnResult], None]
 """`run(work, tasks, on_progress, on_result)` carries out all tasks, in any order; the first failure ends the rest."""
@@ -76,11 +76,22 @@ def in_threads(workers: int) -> Runner:
     """Return a `Runner` on threads of this process, which share what the tasks share."""
 
     def run(work: Work, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult) -> None:
-        done = 0
-        for result in in_order(lambda task: work(task, lambda count: None), tasks, workers):
+        done, reported = 0, time.monotonic()
+        counting, stop = threading.Lock(), threading.Event()
+
+        def advance(count: int) -> None:
+            nonlocal done, reported
+            if stop.is_set():
+                raise _Stopped
+            with counting:
+                done += count
+                if time.monotonic() - reported >= POLL_SECONDS:
+                    reported = time.monotonic()
+                    on_progress(done)
+
+        for result in in_order(lambda task: work(task, advance), tasks, workers, ending=stop.set):
             on_result(result)
-            done += result.samples
-            on_progress(done)
+        on_progress(done)
 
     return run
 

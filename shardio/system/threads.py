@@ -16,11 +16,14 @@ AHEAD = 2
 """The items per thread that are in progress, or finished and not yet taken."""
 
 
-def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int, ending: Callable[[], None] = lambda: None
+) -> Iterator[Result]:
     """Yield `work(item)` for each item, in the order of the items, computed by `threads` threads.
 
     At most `AHEAD` items per thread are in progress or wait to be taken. An exception of `work` is raised at its item's
-    turn. After that, or when the caller closes the iterator, no further item begins.
+    turn. After that, or when the caller closes the iterator, no further item begins; `ending` is then called, before
+    waiting for the threads, to cut short the items that they work on.
     """
     # Without an executor, whose Conditions an interrupt may leave locked, see `background`.
     calls: SimpleQueue[background.Call | None] = SimpleQueue()
@@ -39,6 +42,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int
         while waiting:
             yield waiting.popleft().wait()
     finally:
+        ending()
         with suppress(Empty):
             while True:
                 calls.get_nowait()
