@@ -275,7 +275,8 @@ class _Packing:
                 all_bad = f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else ""
                 raise SourceError(all_bad or f"{self.out.path}: there are no samples")
             if skipped:
-                self._check_budget(len(skipped), samples + len(skipped), skipped[0], skipped)
+                read = self.total if context.knows_samples else samples + len(skipped)
+                self._check_budget(len(skipped), read, skipped[0], skipped)
 
         kept = source if grown is None else grown.manifest
         completed = describe(

@@ -160,13 +160,13 @@ def decode_plan(text: bytes, place: str) -> dict[str, Any]:
 
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
-    for key in _differences(found, wanted):
+    for key, one, other in _differences(found, wanted):
         raise ConfigError(
             "{} has {} {!r}, not {!r}: give the same source and options, or start over with {overwrite}",
             what,
             key,
-            found.get(key),
-            wanted.get(key),
+            one,
+            other,
         )
 
 
@@ -180,11 +180,14 @@ def appends_the_same(conversion: Mapping[str, Any], plan: Mapping[str, Any]) -> 
     return GROWN in conversion and is_of({**conversion, GROWN: plan.get(GROWN)}, plan)
 
 
-def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys whose values differ in two plans."""
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys whose values differ in two plans, with both values; within an object, the keys that differ."""
     for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"}):
-        if not _agree(found.get(key), wanted.get(key)):
-            yield key
+        one, other = found.get(key), wanted.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _differences(one, other)
+        elif not _agree(one, other):
+            yield key, one, other
 
 
 def _agree(found: Any, wanted: Any) -> bool:
