@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from .care.verify import verify as verify
     from .conversion.api import convert as convert
     from .conversion.indexing import index as index
+    from .derivation.api import derive as derive
     from .loader.loader import Loader as Loader
     from .loader.targets import to_torchvision as to_torchvision
     from .loader.torch_dataset import TorchDataset as TorchDataset
@@ -207,6 +208,7 @@ __all__ = [
     "concat",
     "convert",
     "create",
+    "derive",
     "from_samples",
     "index",
     "mix",
@@ -227,6 +229,7 @@ _LAZY = {
     "TorchDataset": "loader.torch_dataset",
     "clean": "care.clean",
     "convert": "conversion.api",
+    "derive": "derivation.api",
     "index": "conversion.indexing",
     "monitor": "monitoring.monitor",
     "repair": "care.repair",

@@ -18,7 +18,7 @@ from . import convert
 from ._command import Command, Group, Refusal
 
 COMMANDS = (
-    *("info", "view", "verify", "stats", "reshard", "merge", "index", "repair"),
+    *("info", "view", "verify", "stats", "reshard", "merge", "derive", "index", "repair"),
     *("clean", "show", "browse", "bench", "plan", "train", "stage", "doctor"),
 )
 """The commands in the order of the help, each a function in the module of its name."""

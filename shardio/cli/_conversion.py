@@ -131,13 +131,14 @@ def _print_estimates(out: Path | Url, result: Conversion, would: str) -> None:
 
 
 @contextlib.contextmanager
-def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[None]:
+def advising(report: Path | None, world: World, *, resumed: bool, skips: bool = True) -> Iterator[None]:
     """Say what to do about an error or a Ctrl-C that ends the writing of a dataset.
 
     Args:
         report: as in `print_skipped`.
         world: this process's place.
         resumed: whether the command has --resume already.
+        skips: whether the command can leave bad samples out.
     """
     keeping = "with --resume, as here, the same command keeps" if resumed else "add --resume to keep"
     try:
@@ -148,7 +149,7 @@ def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[No
         error.args = (Message("{} ({} the shards that are finished)", error, keeping),)
         raise
     except BadSample as error:
-        if error.storable:
+        if error.storable or not skips:
             raise
         ways = "the same command with --on-error skip --resume leaves such samples out and goes on from here"
         raise BadSample("{} ({})", error, ways) from error

@@ -82,3 +82,9 @@ Transform: TypeAlias = (
     | Clip
 )
 """A transform of images, arrays or strings, as a loader's `transforms` accept it."""
+
+FIXED = (
+    CenterClip, CenterCrop, CenterSpatialCrop, FillMissing, FramesAt, MultiHot, Normalize, PadImages, PadTo, Ragged,
+    Resize, SanitizeBoundingBoxes, ToFloat, ToInt64, Tokenize, UniformFrames,
+)  # fmt: skip
+"""The transforms that draw no random numbers."""

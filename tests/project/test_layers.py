@@ -34,6 +34,7 @@ FOLDERS = [
     "loader",
     "monitoring",
     "conversion",
+    "derivation",
     "care",
     "plan",
     "source",

@@ -1,0 +1,271 @@
+"""`shardio.derive`: a function of every sample, computed once each on any number of ranks, becomes a dataset."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..conversion.api import announce
+from ..conversion.pack import PackOptions, WrittenDataset, pack
+from ..conversion.runners import Progress, silent
+from ..conversion.shard_tasks import TaskContext, WriteTask, throughout
+from ..conversion.source import Source
+from ..dataset import bad_budget
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..dataset.opening import Place, as_dataset
+from ..dataset.store_access import DEFAULTS, StoreAccess
+from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
+from ..engines.fused_images import Decode, EngineName
+from ..errors import ConfigError, NotADataset, Option
+from ..format.fields import Field, describe_fields
+from ..loader.batch.field_names import Fields
+from ..loader.batch.transforms_by_field import Transforms
+from ..loader.stats import LoaderStats
+from ..order.world import World
+from ..output import Output, open_output
+from ..output.records import compare
+from ..stores.url import as_url
+from ..system import cpus
+from ..system.rules import at_least_one
+from ..system.units import counted, parse_size
+from ..transforms import FIXED
+
+if TYPE_CHECKING:
+    from .deriver import Computed
+
+_SHARDS = 64
+"""A dataset has at least so many shards if batches allow, so that ranks share the work, and kills lose little."""
+
+
+class _Derived(Source):
+    """What a function makes of samples, as a conversion describes its source."""
+
+    fields: Mapping[str, Field]
+    metadata: Mapping[str, Any]
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self.fields = fields
+        self.metadata = {"source": "derive"}
+
+
+def derive(
+    dataset: Place,
+    function: Callable[[dict[str, Any]], Any],
+    out: str | os.PathLike[str],
+    *,
+    version: str,
+    batch_size: int,
+    fields: Fields = None,
+    transforms: Transforms = None,
+    decode: Decode = "exact",
+    engine: EngineName = "cpu",
+    orient: bool = False,
+    copies: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    threads: int | Literal["auto"] = "auto",
+    container: str = "hdf5",
+    shard_samples: int | None = None,
+    nan: Literal["raise", "keep"] = "raise",
+    check: int = 0,
+    max_bad: float = 0,
+    world: World | None = None,
+    resume: bool = False,
+    if_missing: bool = False,
+    overwrite: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    store_options: dict[str, str] | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
+    report: Callable[[WrittenDataset, LoaderStats], None] | None = None,
+) -> Dataset:
+    """Compute a function of every sample, once each, and write the values as a dataset at `out`.
+
+    Sample i of the result is made of sample i of `dataset`. The function gets batches in stored order, decoded,
+    transformed and sent to the device as by a Loader. Which rank computes a batch changes nothing: a function that
+    returns the same for the same batch gives the same bytes on any number of ranks, and after any kill.
+
+    Examples:
+        >>> import shardio
+        >>> shardio.convert("photos", "data/photos", converter="imagefolder")
+        <Conversion: 40 samples in 1 shard; fields image, label, key...>
+        >>> def mean_color(batch):
+        ...     return {"color": batch["image"].float().mean(dim=(1, 2))}
+        >>> crop = [shardio.Resize(64), shardio.CenterCrop(64)]
+        >>> shardio.derive("data/photos", mean_color, "data/colors", version="1", batch_size=16, transforms=crop)
+        <Dataset data/colors: 40 samples in 3 shards; color>
+
+    Args:
+        dataset: a dataset or a view, or its path or URL.
+        function: gets a batch, a dict as a Loader delivers it, under `torch.inference_mode()`. It returns a dict, or
+            one tensor, which becomes the field `output`: tensors or arrays `[B, ...]`, or lists of B strings, bytes
+            objects, or arrays that differ in their first axis alone. Every batch must have the fields, dtypes and
+            shapes of the first.
+        out: the directory of the new dataset, empty or nonexistent; or its URL.
+        version: the version of the function, such as dino-s14-1. Change it whenever the function returns other values:
+            nothing else tells that what is at `out` is out of date.
+        batch_size: samples per batch. Batches are cut from the beginning of each shard.
+        fields: the fields that the function gets, such as image; by default all.
+        transforms: as of a Loader. Random ones need `copies`.
+        decode: how images are decoded: exact or fast, as of a Loader.
+        engine: what decodes images: cpu, dali, nvimgcodec or auto, as of a Loader; cpu gives the same bytes anywhere.
+        orient: rotate image files upright by their EXIF orientation.
+        copies: compute every sample so many times with random transforms, as in epochs 0 to copies - 1 of a Loader.
+            Values get an axis for the copies, before their own: [copies, ...].
+        seed: the seed of random transforms.
+        device: the device of batches: cpu, or cuda for the GPU of the rank's number on its node.
+        threads: the number of threads that decode, as of a Loader.
+        container: the container of the shards: hdf5, tar or lmdb.
+        shard_samples: samples per shard, rounded up to whole batches. A killed rank loses at most one shard. By
+            default, as many as 64 MB hold by the first batch, or fewer to make 64 shards.
+        nan: the treatment of NaN in a value. raise: stop, and name the sample. keep: store it.
+        check: compute so many batches, evenly spaced, twice beforehand, and tell whether the values are equal.
+        max_bad: how many samples may be unreadable, a count, or below 1 a share of all. They keep their places: the
+            fields are optional, and the values of these samples are missing. By default none may.
+        world: this process's rank among those that share the work; by default that of `World.detect()`.
+        resume: continue where the work was interrupted, on any number of ranks. A finished dataset stays.
+        if_missing: do the same, and compute nothing at all if the dataset at `out` is finished.
+        overwrite: replace the dataset at `out` once the new one is complete.
+        cache, cache_size, store_options: for datasets at URLs, see `shardio.open`.
+        progress: called from time to time with a word for the work, the number of samples done, and the total.
+        tell: called with each note: of `check`, and of samples without values. By default these are warnings.
+        report: called once with what was written and with the statistics of this rank's Loader, unless nothing was.
+
+    Returns:
+        The dataset at `out`, opened. The manifest's `conversion["derived"]` names the digest of its input.
+
+    Raises:
+        ConfigError: an argument breaks a rule; or what is at `out` was derived from another input, or with another
+            version or options, which are then named with both values.
+        MapError: values that cannot be stored, NaN, or a batch that differs from the first; the samples are named.
+        BadSample, ShardCorrupt: a sample is bad, with `max_bad=0`. TooManyBad: more samples are bad than that.
+        OSError, StoreError: `out` cannot be written.
+    """
+    world = World.detect() if world is None else world
+    access = StoreAccess.of(dataset, out, cache=cache, cache_size=cache_size, store_options=store_options)
+    view = as_dataset(dataset, access)
+    place = open_output(out, store_options, also_read=True)
+    of_out = access if as_url(out) is not None else DEFAULTS
+    _check(version, nan, max_bad)
+    on_disk(container)
+    if view.orders_itself:
+        raise ConfigError(f"{view!r} draws its samples anew in each epoch: derive from what it draws from")
+    named = function if inspect.isroutine(function) else type(function)
+    read = {"fields": fields, "transforms": transforms, "decode": decode, "engine": engine, "orient": orient}
+    size, n = at_least_one(batch_size, "batch_size"), len(view)
+    known: dict[str, Any] = {
+        "container": container,
+        "batch_size": size,
+        **(
+            {}
+            if shard_samples is None
+            else {"shard_samples": -(-at_least_one(shard_samples, "shard_samples") // size) * size}
+        ),
+        "derived": {
+            "digest": view.digest,
+            "samples": n,
+            "function": f"{named.__module__}:{named.__qualname__}",
+            "version": version,
+            "transforms": ", ".join(f"{name}={value!r}" for name, value in read.items() if value),
+            "copies": "" if copies is None else f"{copies} of seed {seed}",
+        },
+    }
+    if if_missing and (found := _finished(out, of_out, known)) is not None:
+        return found
+    from .deriver import Deriver  # loads torch
+
+    count = 1 if copies is None else at_least_one(copies, "copies")
+    if copies is not None:
+        threads = max(1, (cpus.share(world.local_size) if threads == "auto" else threads) // count)
+    loading = {**read, "seed": seed, "threads": threads, "on_bad_sample": "mask" if max_bad else "raise"}
+    deriver = Deriver(
+        view,
+        function,
+        world,
+        size,
+        count,
+        loading,
+        device,
+        stacks=copies is not None,
+        keeps_nan=nan == "keep",
+        recorded=partial(_recorded, place, container),
+    )
+    _check_draws(transforms, copies)
+    first = next(deriver.computed([range(min(size, n))]))
+    if check and not world.rank:
+        told = deriver.repeated([range(n)[at * size : (at + 1) * size] for at in throughout(-(-n // size), check)])
+        announce(told, told, tell, world)
+    length = known.setdefault("shard_samples", _shard_samples(first, n, size))
+    tasks = [WriteTask(number, at, range(n)[at : at + length]) for number, at in enumerate(range(0, n, length))]
+    deriver.tasks = tasks[world.rank :: world.size]
+    stored = {name: replace(field, optional=max_bad > 0) for name, field in deriver.fields.items()}
+    context = TaskContext(_Derived(stored), container, skip=max_bad > 0, make_shard=deriver.make_shard)
+    options = PackOptions(
+        workers=2,
+        threads=True,
+        world=world,
+        on_error="skip" if max_bad else "raise",
+        max_bad=max_bad,
+        resume=resume or if_missing,
+        overwrite=overwrite,
+        progress=progress or silent,
+    )
+    written = pack(place, context, tasks, {**known, "fields": describe_fields(stored), "shards": len(tasks)}, options)
+    if bad := written.skipped:
+        lacking = [
+            f"{counted(len(bad), 'sample')} cannot be read, and the values are missing; the first: {bad[0].reason}"
+        ]
+        announce(lacking, lacking, tell, world)
+    if report is not None:
+        report(written, deriver.stats)
+    return open_dataset(out, of_out)
+
+
+def _check(version: str, nan: str, max_bad: float) -> None:
+    if not isinstance(version, str) or not version:
+        raise ConfigError("{version} must be text, such as '1', got {!r}", version)
+    if nan not in ("raise", "keep"):
+        raise ConfigError("{nan} must be 'raise' or 'keep', got {!r}", nan)
+    bad_budget.check_max_bad(max_bad)
+
+
+def _check_draws(transforms: Transforms, copies: int | None) -> None:
+    """Raise ConfigError for random transforms without copies, and for copies without such."""
+    lists = transforms.values() if isinstance(transforms, Mapping) else [transforms or ()]
+    random = [each for listed in lists for each in listed if not isinstance(each, FIXED)]
+    if random and copies is None:
+        raise ConfigError("{!r} is random: {copies} computes several draws of each sample", random[0])
+    if copies is not None and not random:
+        raise ConfigError("{} needs a random transform, or all copies are equal", Option("copies", copies))
+
+
+def _finished(out: str | os.PathLike[str], access: StoreAccess, known: Mapping[str, Any]) -> Dataset | None:
+    """Return the dataset at `out`, None if there is none; ConfigError if it was derived in another way."""
+    try:
+        dataset = open_dataset(out, access)
+    except NotADataset:
+        return None
+    conversion = dataset.manifest.conversion
+    compare(f"{dataset.path}: the existing dataset", conversion, {**conversion, **known})
+    return dataset
+
+
+def _recorded(out: Output, container: str) -> set[int]:
+    """Return the numbers of the shards that have records in the unfinished conversion at `out`."""
+    return {number for run in out.plans() for number in out.run(run, container, beside=False).done()}
+
+
+def _shard_samples(first: Computed, n: int, batch_size: int) -> int:
+    """Return the samples of a shard, whole batches, by the size of the first batch's values."""
+    values = [value for column in first.columns.values() for value in column]
+    size = sum(value.nbytes if isinstance(value, np.ndarray | np.generic) else len(value) for value in values)
+    most = parse_size(DEFAULT_SHARD_SIZE, "shard_size") * len(first.numbers) // max(1, size)
+    return -(-min(max(1, most), -(-n // _SHARDS)) // batch_size) * batch_size
