@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import torch
 
-from ..conversion.runners import Advance
+from ..conversion.runners import POLL_SECONDS, Advance
 from ..conversion.shard_tasks import TaskContext, WriteTask
 from ..errors import ConfigError, MapError
-from ..format.fields import Field
+from ..format.fields import Field, presence
 from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
@@ -102,7 +102,8 @@ class Deriver:
         self._seen = [0] * copies  # bad samples of each Loader
         self._results: Iterator[Computed] = iter(())
         self._coming: deque[int] = deque()  # the tasks whose batches the results hold from here on
-        self._turn = threading.Lock()
+        self._made: set[int] = set()
+        self._turn = threading.Condition()
 
     def computed(self, ranges: Sequence[range]) -> Iterator[Computed]:
         """Yield the values of the batches of some ranges of samples.
@@ -142,28 +143,32 @@ class Deriver:
     def make_shard(self, context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:
         """Write the values of a task's samples to a shard in `folder`; see `TaskContext.make_shard`."""
         fields = context.source.fields
-        writer = ShardWriter(folder, context.container, fields, task.number, task.first, context.container_options)
+        optional = [name for name, field in fields.items() if field.optional]
+        writer = ShardWriter(folder, context.container, fields, task.number, task.first, {}, task.count)
         bad: dict[int, Skipped] = {}
         try:
             with self._turn:
-                if not self._coming or self._coming[0] != task.number:
+                if task.number not in self._coming:
                     self._begin(task)
-                self._coming.popleft()
+                while self._coming[0] != task.number:  # begun before this one, in another thread
+                    self._turn.wait(POLL_SECONDS)
+                    advance(0)  # ends this one if that has failed
                 while writer.samples < task.count:
                     batch = next(self._results)
                     bad |= batch.bad
-                    for number, *values in zip(batch.numbers, *batch.columns.values(), strict=True):
-                        named = {} if number in bad else dict(zip(batch.columns, values, strict=True))
-                        writer.append(named)
+                    there = np.array([number not in batch.bad for number in batch.numbers])
+                    writer.extend({**batch.columns, **dict.fromkeys(map(presence, optional), there)})
                     advance(len(batch.numbers))
+                self._made.add(self._coming.popleft())
+                self._turn.notify_all()
             return Record(writer.finish(), tuple(bad.values()))
         finally:
             writer.discard()  # finds nothing to remove once the shard is in its place
 
     def _begin(self, task: WriteTask) -> None:
-        """Begin to compute a task, and all after it that have no record yet."""
-        done = self._recorded() - {task.number}
-        tasks = [each for each in self.tasks if each.number >= task.number and each.number not in done]
+        """Begin to compute all tasks that have no record yet, and this one, whose record may be of a damaged shard."""
+        done = (self._recorded() | self._made) - {task.number}
+        tasks = [each for each in self.tasks if each.number not in done]
         self._coming = deque(each.number for each in tasks)
         self._results = self.computed([range(each.first, each.first + each.count) for each in tasks])
 
