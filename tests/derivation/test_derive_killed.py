@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class Job:
             while self.ended[rank] is None and not (pid := self._pid(rank)):
                 time.sleep(0.002)
             if self.ended[rank] is None:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
         self.wait()
         return any(done.returncode == -signal.SIGKILL for done in self.ended)
 
