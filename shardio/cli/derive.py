@@ -60,53 +60,51 @@ def derive(
 
     Examples:
 
-      shardio derive data/photos data/colors --call colors:mean --version 1 --resize 64 --batch-size 16
+      shardio derive data/photos data/colors --call colors:mean --version 1 --batch-size 16 --resize 64 --check 2
 
-      shardio derive data/photos data/few --call colors:mean --version 1 --resize 64 --batch-size 16 --where "label < 5"
+      shardio derive data/photos data/few --call colors:mean --version 1 --batch-size 16 --resize 64 --where "label < 5"
 
-      torchrun --nproc-per-node 2 -m shardio derive data/photos data/two --call colors:mean --version 1 --resize 64
-      --batch-size 16 --resume
+      srun shardio derive data/photos data/two --call colors:mean --version 1 --batch-size 16 --resize 64 --resume
+
+      shardio derive data/photos data/bad --call colors:mean --version 1 --batch-size 16 --resize 64 --max-bad 0.01
     """
     check_place(json_file, "--json")
     world = World.detect()
     options |= {"fields": listed_names(options["fields"]) or None, "threads": count_or_auto(options["threads"])}
-    place = choice.place(dataset, stores, out)
     if resize is not None:
         options["transforms"] = [Resize(resize), CenterCrop(resize)]
-    found: list[tuple[WrittenDataset, LoaderStats]] = []
+
+    def report(written: WrittenDataset, stats: LoaderStats) -> None:
+        manifest, seconds = written.manifest, written.seconds
+        result = {
+            "path": f"{written.path}",
+            "samples": manifest.samples,
+            "shards": len(manifest.shards),
+            "digest": manifest.digest,
+            "fields": {name: describe(field) for name, field in manifest.fields.items()},
+            "without_values": len(written.skipped),
+            "seconds": seconds,
+            "waiting": stats.starved,
+        }
+        if not world.rank and not write_json(json_file, result):
+            print_dataset(written.path, written)
+            if seconds:
+                speed = f"{manifest.samples / seconds:,.0f} samples/s"
+                print(f"  {speed}; this rank waited for input {stats.starved:.0%} of the time")
+
     resumed = options["resume"] or options["if_missing"]
     with advising(None, world, resumed=resumed, skips=False), progress("samples", quiet=world.rank > 0) as show:
-        made = derive_dataset(
-            place,
+        derive_dataset(
+            choice.opened(dataset, stores, out),
             _function(call),
             f"{as_url(out) or out}",
             world=world,
             progress=show,
             tell=print_note,
-            report=lambda *each: found.append(each),
+            report=report,
+            store_options=stores["store_options"],
             **options,
-            **stores,
         )
-    if world.rank:
-        return
-    written, stats = found[0] if found else (WrittenDataset(made.path, made.manifest), LoaderStats())
-    rate = len(made) / written.seconds if written.seconds else 0.0
-    result = {
-        "path": f"{made.path}",
-        "samples": len(made),
-        "shards": len(made.manifest.shards),
-        "bytes": int(made.manifest.shards.bytes.sum()),
-        "digest": made.digest,
-        "fields": {name: describe(field) for name, field in made.fields.items()},
-        "without_values": len(written.skipped),
-        "seconds": written.seconds,
-        "samples_per_second": rate,
-        "waiting": stats.starved,
-    }
-    if not write_json(json_file, result):
-        print_dataset(made.path, written)
-        if rate:
-            print(f"  {rate:,.0f} samples/s; this rank waited for input {stats.starved:.0%} of the time")
 
 
 def _function(call: str) -> Any:

@@ -15,8 +15,7 @@ from ..conversion.api import announce
 from ..conversion.pack import PackOptions, WrittenDataset, pack
 from ..conversion.runners import Progress, silent
 from ..conversion.shard_tasks import TaskContext, WriteTask, throughout
-from ..conversion.source import Source
-from ..dataset import bad_budget
+from ..conversion.source import Delegated
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.opening import Place, as_dataset
@@ -24,7 +23,7 @@ from ..dataset.store_access import DEFAULTS, StoreAccess
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..engines.fused_images import Decode, EngineName
 from ..errors import ConfigError, NotADataset, Option
-from ..format.fields import Field, describe_fields
+from ..format.fields import describe_fields
 from ..loader.batch.field_names import Fields
 from ..loader.batch.transforms_by_field import Transforms
 from ..loader.stats import LoaderStats
@@ -38,21 +37,10 @@ from ..system.units import counted, parse_size
 from ..transforms import FIXED
 
 if TYPE_CHECKING:
-    from .deriver import Computed
+    from .outputs import Columns
 
 _SHARDS = 64
 """A dataset has at least so many shards if batches allow, so that ranks share the work, and kills lose little."""
-
-
-class _Derived(Source):
-    """What a function makes of samples, as a conversion describes its source."""
-
-    fields: Mapping[str, Field]
-    metadata: Mapping[str, Any]
-
-    def __init__(self, fields: Mapping[str, Field]) -> None:
-        self.fields = fields
-        self.metadata = {"source": "derive"}
 
 
 def derive(
@@ -80,9 +68,7 @@ def derive(
     resume: bool = False,
     if_missing: bool = False,
     overwrite: bool = False,
-    cache: str | os.PathLike[str] | None = None,
-    cache_size: int | str | None = None,
-    store_options: dict[str, str] | None = None,
+    store_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
     report: Callable[[WrittenDataset, LoaderStats], None] | None = None,
@@ -106,12 +92,12 @@ def derive(
     Args:
         dataset: a dataset or a view, or its path or URL.
         function: gets a batch, a dict as a Loader delivers it, under `torch.inference_mode()`. It returns a dict, or
-            one tensor, which becomes the field `output`: tensors or arrays `[B, ...]`, or lists of B strings, bytes
-            objects, or arrays that differ in their first axis alone. Every batch must have the fields, dtypes and
-            shapes of the first.
+            one tensor, which becomes the field `output`: tensors or arrays `[B, ...]`, or lists of B arrays that differ
+            in their first axis alone, strings, files of images, or JSON values. Every batch must have the fields,
+            dtypes and shapes of the first.
         out: the directory of the new dataset, empty or nonexistent; or its URL.
         version: the version of the function, such as dino-s14-1. Change it whenever the function returns other values:
-            nothing else tells that what is at `out` is out of date.
+            nothing else shows that the values are out of date.
         batch_size: samples per batch. Batches are cut from the beginning of each shard.
         fields: the fields that the function gets, such as image; by default all.
         transforms: as of a Loader. Random ones need `copies`.
@@ -132,12 +118,12 @@ def derive(
             fields are optional, and the values of these samples are missing. By default none may.
         world: this process's rank among those that share the work; by default that of `World.detect()`.
         resume: continue where the work was interrupted, on any number of ranks. A finished dataset stays.
-        if_missing: do the same, and compute nothing at all if the dataset at `out` is finished.
-        overwrite: replace the dataset at `out` once the new one is complete.
-        cache, cache_size, store_options: for datasets at URLs, see `shardio.open`.
+        if_missing: do the same, and compute nothing at all if the dataset is finished.
+        overwrite: replace the dataset at the output once the new one is complete.
+        store_options: for datasets at URLs: options of their store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note: of `check`, and of samples without values. By default these are warnings.
-        report: called once with what was written and with the statistics of this rank's Loader, unless nothing was.
+        report: called in the end with what was written, and the statistics of this rank's Loader.
 
     Returns:
         The dataset at `out`, opened. The manifest's `conversion["derived"]` names the digest of its input.
@@ -150,65 +136,16 @@ def derive(
         OSError, StoreError: `out` cannot be written.
     """
     world = World.detect() if world is None else world
-    access = StoreAccess.of(dataset, out, cache=cache, cache_size=cache_size, store_options=store_options)
-    view = as_dataset(dataset, access)
-    place = open_output(out, store_options, also_read=True)
-    of_out = access if as_url(out) is not None else DEFAULTS
-    _check(version, nan, max_bad)
+    access = StoreAccess.of(dataset, out, store_options=store_options)
+    view, place = as_dataset(dataset, access), open_output(out, store_options, also_read=True)
     on_disk(container)
+    if not isinstance(version, str) or not version:
+        raise ConfigError("{version} must be text, such as '1', got {!r}", version)
+    if nan not in ("raise", "keep"):
+        raise ConfigError("{nan} must be 'raise' or 'keep', got {!r}", nan)
     if view.orders_itself:
         raise ConfigError(f"{view!r} draws its samples anew in each epoch: derive from what it draws from")
-    named = function if inspect.isroutine(function) else type(function)
-    read = {"fields": fields, "transforms": transforms, "decode": decode, "engine": engine, "orient": orient}
-    size, n = at_least_one(batch_size, "batch_size"), len(view)
-    known: dict[str, Any] = {
-        "container": container,
-        "batch_size": size,
-        **(
-            {}
-            if shard_samples is None
-            else {"shard_samples": -(-at_least_one(shard_samples, "shard_samples") // size) * size}
-        ),
-        "derived": {
-            "digest": view.digest,
-            "samples": n,
-            "function": f"{named.__module__}:{named.__qualname__}",
-            "version": version,
-            "transforms": ", ".join(f"{name}={value!r}" for name, value in read.items() if value),
-            "copies": "" if copies is None else f"{copies} of seed {seed}",
-        },
-    }
-    if if_missing and (found := _finished(out, of_out, known)) is not None:
-        return found
-    from .deriver import Deriver  # loads torch
-
-    count = 1 if copies is None else at_least_one(copies, "copies")
-    if copies is not None:
-        threads = max(1, (cpus.share(world.local_size) if threads == "auto" else threads) // count)
-    loading = {**read, "seed": seed, "threads": threads, "on_bad_sample": "mask" if max_bad else "raise"}
-    deriver = Deriver(
-        view,
-        function,
-        world,
-        size,
-        count,
-        loading,
-        device,
-        stacks=copies is not None,
-        keeps_nan=nan == "keep",
-        recorded=partial(_recorded, place, container),
-    )
-    _check_draws(transforms, copies)
-    first = next(deriver.computed([range(min(size, n))]))
-    if check and not world.rank:
-        told = deriver.repeated([range(n)[at * size : (at + 1) * size] for at in throughout(-(-n // size), check)])
-        announce(told, told, tell, world)
-    length = known.setdefault("shard_samples", _shard_samples(first, n, size))
-    tasks = [WriteTask(number, at, range(n)[at : at + length]) for number, at in enumerate(range(0, n, length))]
-    deriver.tasks = tasks[world.rank :: world.size]
-    stored = {name: replace(field, optional=max_bad > 0) for name, field in deriver.fields.items()}
-    context = TaskContext(_Derived(stored), container, skip=max_bad > 0, make_shard=deriver.make_shard)
-    options = PackOptions(
+    job = PackOptions(
         workers=2,
         threads=True,
         world=world,
@@ -218,23 +155,57 @@ def derive(
         overwrite=overwrite,
         progress=progress or silent,
     )
-    written = pack(place, context, tasks, {**known, "fields": describe_fields(stored), "shards": len(tasks)}, options)
+    named = function if inspect.isroutine(function) else type(function)
+    read = {"fields": fields, "transforms": transforms, "decode": decode, "engine": engine, "orient": orient}
+    size, n = at_least_one(batch_size, "batch_size"), len(view)
+    derived = {
+        "digest": view.digest,
+        "samples": n,
+        "function": f"{named.__module__}:{named.__qualname__}",
+        "version": version,
+        "transforms": ", ".join(f"{name}={value!r}" for name, value in read.items() if value),
+        "copies": "" if copies is None else f"{copies} of seed {seed}",
+    }
+    plan: dict[str, Any] = {"container": container, "batch_size": size, "derived": derived}
+    if shard_samples is not None:
+        plan["shard_samples"] = -(-at_least_one(shard_samples, "shard_samples") // size) * size
+    if if_missing and (found := _finished(out, access, plan)) is not None:
+        if report is not None:
+            report(WrittenDataset(place.path, found.manifest), LoaderStats())
+        return found
+    from .deriver import Deriver, loaders  # loads torch
+
+    count = 1 if copies is None else at_least_one(copies, "copies")
+    if copies is not None:
+        threads = max(1, (cpus.share(world.local_size) if threads == "auto" else threads) // count)
+    read |= {"seed": seed, "threads": threads, "on_bad_sample": "mask" if max_bad else "raise"}
+    deriver = Deriver(
+        loaders(view, world, count, device, size, **read),
+        function,
+        stacks=copies is not None,
+        keeps_nan=nan == "keep",
+        recorded=partial(_recorded, place, container),
+    )
+    _check_draws(transforms, copies)
+    first = next(deriver.computed([range(min(size, n))])).columns
+    if check and not world.rank:
+        told = deriver.repeated([range(n)[at * size : (at + 1) * size] for at in throughout(-(-n // size), check)])
+        announce(told, told, tell, world)
+    length = plan.setdefault("shard_samples", _shard_samples(first, n, size))
+    tasks = [WriteTask(number, at, range(n)[at : at + length]) for number, at in enumerate(range(0, n, length))]
+    deriver.tasks = tasks[world.rank :: world.size]
+    stored = {name: replace(field, optional=max_bad > 0) for name, field in deriver.fields.items()}
+    source = Delegated(None, fields=stored, metadata={"source": "derive"})
+    context = TaskContext(source, container, skip=max_bad > 0, make_shard=deriver.make_shard)
+    written = pack(place, context, tasks, plan | {"fields": describe_fields(stored), "shards": len(tasks)}, job)
     if bad := written.skipped:
-        lacking = [
+        lacking = (
             f"{counted(len(bad), 'sample')} cannot be read, and the values are missing; the first: {bad[0].reason}"
-        ]
-        announce(lacking, lacking, tell, world)
+        )
+        announce([lacking], [lacking], tell, world)
     if report is not None:
         report(written, deriver.stats)
-    return open_dataset(out, of_out)
-
-
-def _check(version: str, nan: str, max_bad: float) -> None:
-    if not isinstance(version, str) or not version:
-        raise ConfigError("{version} must be text, such as '1', got {!r}", version)
-    if nan not in ("raise", "keep"):
-        raise ConfigError("{nan} must be 'raise' or 'keep', got {!r}", nan)
-    bad_budget.check_max_bad(max_bad)
+    return _opened(out, access)
 
 
 def _check_draws(transforms: Transforms, copies: int | None) -> None:
@@ -247,14 +218,18 @@ def _check_draws(transforms: Transforms, copies: int | None) -> None:
         raise ConfigError("{} needs a random transform, or all copies are equal", Option("copies", copies))
 
 
-def _finished(out: str | os.PathLike[str], access: StoreAccess, known: Mapping[str, Any]) -> Dataset | None:
+def _opened(out: str | os.PathLike[str], access: StoreAccess) -> Dataset:
+    return open_dataset(out, DEFAULTS if as_url(out) is None else access)
+
+
+def _finished(out: str | os.PathLike[str], access: StoreAccess, plan: Mapping[str, Any]) -> Dataset | None:
     """Return the dataset at `out`, None if there is none; ConfigError if it was derived in another way."""
     try:
-        dataset = open_dataset(out, access)
+        dataset = _opened(out, access)
     except NotADataset:
         return None
-    conversion = dataset.manifest.conversion
-    compare(f"{dataset.path}: the existing dataset", conversion, {**conversion, **known})
+    found = dataset.manifest.conversion
+    compare(f"{dataset.path}: the existing dataset", found, {**found, **plan})
     return dataset
 
 
@@ -263,9 +238,9 @@ def _recorded(out: Output, container: str) -> set[int]:
     return {number for run in out.plans() for number in out.run(run, container, beside=False).done()}
 
 
-def _shard_samples(first: Computed, n: int, batch_size: int) -> int:
+def _shard_samples(first: Columns, n: int, batch_size: int) -> int:
     """Return the samples of a shard, whole batches, by the size of the first batch's values."""
-    values = [value for column in first.columns.values() for value in column]
-    size = sum(value.nbytes if isinstance(value, np.ndarray | np.generic) else len(value) for value in values)
-    most = parse_size(DEFAULT_SHARD_SIZE, "shard_size") * len(first.numbers) // max(1, size)
+    values = [value for column in first.values() for value in column]
+    size = sum(value.nbytes if isinstance(value, np.ndarray | np.generic) else len(f"{value}") for value in values)
+    most = parse_size(DEFAULT_SHARD_SIZE, "shard_size") * min(batch_size, n) // max(1, size)
     return -(-min(max(1, most), -(-n // _SHARDS)) // batch_size) * batch_size

@@ -1,6 +1,7 @@
 """The values that a user's function returns for a batch, as columns, and the fields that they come to."""
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,75 +9,42 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, MapError
-from ..format.fields import Field, as_fields, describe_fields
-
-SINGLE = "output"
-"""The field of a function that returns no dict."""
+from ..format.fields import Field, describe_fields, infer_fields
 
 Columns: TypeAlias = Mapping[str, NDArray[Any] | Sequence[Any]]
-"""By field, the values of some samples: an array [n, ...], or a list of n arrays, texts or bytes."""
+"""By field, the values of some samples: an array [n, ...], or a list of n values."""
 
 
-def columns_of(outputs: Any) -> dict[str, NDArray[Any] | list[Any]]:
-    """Return what a function has returned as columns in host memory.
+def columns_of(outputs: Any) -> Columns:
+    """Return what a function has returned as columns in host memory; what is no dict becomes the field `output`.
 
-    Raises MapError for anything but tensors, arrays, and lists of these, of strings or of bytes.
+    Raises MapError for anything but tensors, arrays, and lists.
     """
-    named = outputs if isinstance(outputs, Mapping) else {SINGLE: outputs}
-    return {str(name): _column(value, f"{name}") for name, value in named.items()}
+    named = outputs if isinstance(outputs, Mapping) else {"output": outputs}
+    return {f"{name}": _column(value, name) for name, value in named.items()}
 
 
-def _column(value: Any, name: str) -> NDArray[Any] | list[Any]:
+def _column(value: Any, name: Any) -> NDArray[Any] | list[Any]:
     if isinstance(value, list | tuple):
-        return [each if isinstance(each, str | bytes) else _array(each, name) for each in value]
-    return _array(value, name)
-
-
-def _array(value: Any, name: str) -> NDArray[Any]:
+        return [_column(each, name) if isinstance(each, torch.Tensor) else each for each in value]
     if isinstance(value, torch.Tensor):
         if value.dtype == torch.bfloat16:
             raise MapError(f"{name!r} is bfloat16, which no field stores: return value.half() or value.float()")
-        return value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return value
-    raise MapError(f"{name!r} must be a tensor, an array, or a list of these, of str or of bytes, got {type(value)}")
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, np.ndarray):
+        raise MapError(f"{name!r} must be a tensor, an array or a list with a value per sample, got {type(value)}")
+    return value
 
 
 def stacked(copies: Sequence[Columns]) -> Columns:
-    """Return the columns of several random copies of the same samples as one: arrays [n, copies, ...].
+    """Return the columns of several random copies of the same samples as arrays [n, copies, ...].
 
-    Raises MapError where these are no arrays of one shape.
+    Raises MapError where they have no common shape.
     """
-    return {name: _stacked(name, [each.get(name) for each in copies]) for name in copies[0]}
-
-
-def _stacked(name: str, parts: Sequence[Any]) -> NDArray[Any]:
-    shapes = {part.shape if isinstance(part, np.ndarray) else None for part in parts}
-    if None in shapes or len(shapes) > 1:
-        raise MapError(f"copies of {name!r} must be tensors of one shape, got {', '.join(map(str, shapes))}")
-    return np.stack(parts, axis=1)
-
-
-def fields_of(columns: Columns) -> dict[str, Field]:
-    """Return the fields that hold columns of at least one sample; MapError if there are none."""
     try:
-        fields = as_fields({name: _field(column) for name, column in columns.items()})
-    except ConfigError as error:
-        raise MapError(f"the function's values cannot be stored: {error}") from error
-    return dict(fields)
-
-
-def _field(column: NDArray[Any] | Sequence[Any]) -> Field:
-    if isinstance(column, np.ndarray):
-        scalar = column.ndim < 2
-        return Field("scalar" if scalar else "array", column.dtype.name, None if scalar else column.shape[1:])
-    kinds = {(each.dtype.name, *each.shape[1:]) if isinstance(each, np.ndarray) else type(each) for each in column}
-    if len(kinds) != 1:
-        raise ConfigError(f"a list must hold values of one kind, arrays that differ in their first axis alone: {kinds}")
-    (kind,) = kinds
-    if isinstance(kind, tuple):
-        return Field("array", kind[0], (None, *kind[1:]))
-    return Field("text" if kind is str else "bytes")
+        return {name: np.stack([each[name] for each in copies], axis=1) for name in copies[0]}
+    except (KeyError, ValueError) as error:
+        raise MapError(f"copies must be tensors of one shape: {error}") from error
 
 
 def check(columns: Columns, fields: Mapping[str, Field], count: int) -> Mapping[str, Field]:
@@ -88,14 +56,17 @@ def check(columns: Columns, fields: Mapping[str, Field], count: int) -> Mapping[
         count: the number of samples.
     """
     for name, column in columns.items():
-        found = 0 if isinstance(column, np.ndarray) and not column.ndim else len(column)
-        if found != count:
+        if (found := len(np.atleast_1d(column) if isinstance(column, np.ndarray) else column)) != count:
             raise MapError(f"{name!r} must have a value for each of {count} samples, got {found}")
-    own = fields_of(columns)
+    try:
+        own = infer_fields({name: column[0] for name, column in columns.items()})
+    except ConfigError as error:
+        raise MapError(f"the function's values cannot be stored: {error}") from error
+    for name, field in own.items():
+        if field.kind == "array" and not isinstance(columns[name], np.ndarray):
+            own[name] = replace(field, shape=(None, *(field.shape or ())[1:]))
     if fields and own != fields:
-        raise MapError(
-            f"the function returned {describe_fields(own)}, and for the first batch {describe_fields(fields)}"
-        )
+        raise MapError(f"the function returned {describe_fields(own)}, for the first batch {describe_fields(fields)}")
     return own
 
 
@@ -109,6 +80,13 @@ def check_nan(columns: Columns, numbers: Sequence[int], but: Container[int]) -> 
 
 
 def _has_nan(value: Any) -> bool:
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
-        return False
-    return bool(np.isnan(value.min(initial=0)))  # a minimum is NaN if any number is, and takes no memory
+    is_float = isinstance(value, np.ndarray) and value.dtype.kind in "fc"
+    return is_float and bool(np.isnan(value.min(initial=0)))  # a minimum is NaN if any number is, and takes no memory
+
+
+def difference(one: Any, other: Any) -> float | None:
+    """Return the largest difference of the numbers in two columns, None if they are equal; infinite for all else."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.shape == other.shape:
+        same = one.tobytes() == other.tobytes()
+        return None if same else float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max())
+    return None if len(one) == len(other) and all(map(np.array_equal, one, other)) else np.inf

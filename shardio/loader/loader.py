@@ -330,11 +330,6 @@ class Loader:
         return self._normalized
 
     @property
-    def device(self) -> torch.device:
-        """The device of batches."""
-        return self._prefetcher.device
-
-    @property
     def field_names(self) -> FieldNames:
         """The stored field of each delivered name."""
         return self._field_names

@@ -148,8 +148,8 @@ def test_a_function_that_raises(tmp_path: Path, at: int) -> None:
         ({"y": torch.zeros(4, 2)}, r"samples 8 to 11: .* y \(array"),
         ({"x": torch.zeros(4, 2), "y": torch.zeros(4)}, r"samples 8 to 11: .* y \(scalar"),
         ({"x": torch.zeros(3, 2)}, r"samples 8 to 11: 'x' must have a value for each of 4 samples, got 3"),
-        ({"x": torch.zeros(())}, r"samples 8 to 11: 'x' must have a value for each of 4 samples, got 0"),
-        ({"x": [np.zeros(2), np.zeros((2, 2))] * 2}, r"samples 8 to 11: .*differ in their first axis alone"),
+        ({"x": torch.zeros(())}, r"samples 8 to 11: 'x' must have a value for each of 4 samples, got 1"),
+        ({"x": [np.zeros(2), np.zeros((2, 2))] * 2}, r"samples 8 to 11: .* x \(array, float64, \[any\]\)"),
         ({"x": torch.tensor([[0.0, 1]] * 3 + [[0, float("nan")]])}, r"samples 8 to 11: 'x' of sample 11 is NaN; nan="),
         ({"x": torch.zeros(4, 2).bfloat16()}, r"samples 8 to 11: 'x' is bfloat16"),
         ({"x": None}, r"samples 8 to 11: 'x' must be a tensor"),
@@ -164,6 +164,16 @@ def test_a_later_batch_must_be_like_the_first(tmp_path: Path, later: Batch, mess
     with pytest.raises(MapError, match=message):
         derive(tensors(20), changes, tmp_path / "out")
     assert not (tmp_path / "out" / "shardio.json").exists()
+
+
+def test_rows_of_a_list_must_be_alike(tmp_path: Path) -> None:
+    """An array of another rank in a list is an error that names its sample."""
+
+    def odd(batch: Batch) -> Batch:
+        return {"x": [np.zeros(2 if number != 9 else (2, 2)) for number in batch["index"].tolist()]}
+
+    with pytest.raises(BadSample, match=r"sample 9: field 'x': expected shape \(None,\), got \(2, 2\)"):
+        derive(tensors(20), odd, tmp_path / "out")
 
 
 def test_nan_is_kept_on_request(tmp_path: Path) -> None:
@@ -202,7 +212,7 @@ def test_copies_are_a_loaders_epochs(tmp_path: Path) -> None:
         loader.set_epoch(copy)
         for batch in loader:
             assert (found[batch["index"].numpy(), copy] == batch["image"].numpy()).all()
-    with pytest.raises(MapError, match="copies of 'output' must be tensors of one shape"):
+    with pytest.raises(MapError, match="cannot be stored: a dtype must be one of"):
         derive(data, lambda batch: ["a"] * len(batch["index"]), tmp_path / "b", transforms=crop, copies=2)
 
 
@@ -316,10 +326,11 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
 def test_a_store_takes_what_is_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """OUT may be a URL, to which each rank uploads its shards; the samples are those of a folder."""
     store, data = MemoryStore({}), tensors(20)
+    monkeypatch.setenv("SHARDIO_CACHE", str(tmp_path / "cache"))
     for module in ("output", "dataset.dataset"):
         monkeypatch.setattr(f"shardio.{module}.open_store", lambda url, options: store)
     for how in ("resume", "if_missing"):
-        made = by_ranks(size, data, doubled, "s3://bucket/out", cache=tmp_path / "cache", **{how: True})
+        made = by_ranks(size, data, doubled, "s3://bucket/out", **{how: True})
         for found in made:
             assert found.digest == derive(data, doubled, tmp_path / how, overwrite=True).digest
             assert found.read([19])["square"] == ["361"]

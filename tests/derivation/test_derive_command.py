@@ -1,6 +1,8 @@
 """`shardio derive`: options, errors and results of the command."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ def test_it_derives_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
     """It prints where the values are, and how fast they came; a second run with --if-missing computes nothing."""
     code, out, err = ended(capsys, *GIVEN, "--fields", "image", "--check", 1, "--shard-samples", 8)
     assert code == 0, err
-    assert out.startswith(f"{Path.cwd() / 'out'}: 24 samples in 3 hdf5 shards, ")
+    assert out.startswith("out: 24 samples in 3 hdf5 shards, ")
     assert "samples/s; this rank waited for input" in out
     assert "note: 0 of 1 batches differ, computed twice" in err
     made = shardio.open("out")
@@ -51,7 +53,17 @@ def test_json_has_the_figures() -> None:
     assert found["fields"] == {"color": "array, float32, [3]"}
     assert found["digest"] == shardio.open("out").digest
     assert 0 <= found["waiting"] <= 1
-    assert found["samples_per_second"] > 0
+    assert found["seconds"] > 0
+
+
+def test_every_example_works() -> None:
+    """Each line of the help can be copied as it is, if the function and the photos are there."""
+    photos(24, Path("data/photos"), classes=10)
+    examples = re.findall(r"^    (?:srun )?shardio (derive .*)$", here("derive", "--help"), re.MULTILINE)
+    assert len(examples) == 4
+    for line in examples:
+        here(*shlex.split(line))
+        assert len(shardio.open(shlex.split(line)[2])) == (14 if "--where" in line else 24)
 
 
 @pytest.mark.parametrize(
