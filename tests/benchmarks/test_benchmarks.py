@@ -10,8 +10,7 @@ import pytest
 from _builders import jpeg
 from _datasets import tensors
 
-from benchmarks import _gpu_data, _processes, detection, find, gpu, other_python
-from benchmarks import _gpu_data, _processes, detection, gpu, other_python, writing
+from benchmarks import _gpu_data, _processes, detection, find, gpu, other_python, writing
 from benchmarks._gpu_parts import Case, Settings, Step, in_turns
 from benchmarks._processes import PeerFailed
 
