@@ -76,6 +76,7 @@ from .transforms import RandomItem as RandomItem
 from .transforms import RandomResizedCrop as RandomResizedCrop
 from .transforms import RandomRotate90 as RandomRotate90
 from .transforms import RandomRotation as RandomRotation
+from .transforms import RandomRow as RandomRow
 from .transforms import RandomShortestSize as RandomShortestSize
 from .transforms import RandomSpatialCrop as RandomSpatialCrop
 from .transforms import RandomVerticalFlip as RandomVerticalFlip
@@ -174,6 +175,7 @@ __all__ = [
     "RandomResizedCrop",
     "RandomRotate90",
     "RandomRotation",
+    "RandomRow",
     "RandomShortestSize",
     "RandomSpatialCrop",
     "RandomVerticalFlip",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..native import numbers
 from ..transforms.array_recipe import ArrayConversion, ArrayRecipe, Filling
-from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayMultiHot, ArrayRotate90, ArrayWindow, Move
+from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayMultiHot, ArrayRotate90, ArraySqueeze, ArrayWindow, Move
 from .output_format import as_tensor, numpy_dtype
 from .torch_steps import to_device
 
@@ -55,7 +55,7 @@ def transform_arrays(
     `missing` is given, of the same shape, write there which values the recipe filled.
     """
     if moves:
-        transform_each([*arrays], recipe, moves, [*out], None if missing is None else [*missing])
+        transform_each([*arrays], recipe, moves, _views(out), None if missing is None else _views(missing))
         return
     if _converted_in_one_pass([arrays], recipe, [out], None if missing is None else [missing]):
         return
@@ -89,6 +89,11 @@ def transform_each(
             for row, (array, result) in enumerate(zip(moved, results, strict=True)):
                 _write(array[None], recipe, result[None], filled[row][None] if filled else None)
     return results, filled
+
+
+def _views(arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return a view of each array, also where each is one number."""
+    return [arrays[row, ...] for row in range(len(arrays))]
 
 
 def _is_plain(array: NDArray[Any]) -> bool:
@@ -211,6 +216,8 @@ def _moved(array: Any, moves: Sequence[Move], row: int, library: Any) -> Any:
                 array = array[_block(move, row)]
             case ArrayWindow():
                 array = array[_window(move, row)]
+            case ArraySqueeze():
+                array = array.squeeze(move.axis)
             case ArrayFlip():
                 array = library.flip(array, (move.axis,)) if move.mask[row] else array
             case ArrayRotate90():

@@ -13,6 +13,7 @@ from .arrays import CenterSpatialCrop as CenterSpatialCrop
 from .arrays import MultiHot as MultiHot
 from .arrays import RandomAxisFlip as RandomAxisFlip
 from .arrays import RandomRotate90 as RandomRotate90
+from .arrays import RandomRow as RandomRow
 from .arrays import RandomSpatialCrop as RandomSpatialCrop
 from .arrays import RandomWindow as RandomWindow
 from .auto_augment import RandAugment as RandAugment

@@ -16,12 +16,14 @@ from .arrays import (
     ArrayCrop,
     ArrayCut,
     ArrayMultiHot,
+    ArraySqueeze,
     ArrayTransform,
     ArrayWindow,
     Move,
     MultiHot,
     RandomAxisFlip,
     RandomRotate90,
+    RandomRow,
     RandomSpatialCrop,
     RandomWindow,
     Shapes,
@@ -175,7 +177,7 @@ class ArrayRecipe:
         listed = transforms if collation is None else transforms[:-1]
         shape = _taken(transforms) if shape is None else shape
         rows, shape = (shape or ())[:leading], None if shape is None else shape[leading:]
-        ragged = is_ragged(shape)
+        seen, ragged = shape, is_ragged(shape)
         checked: list[ArrayTransform] = []
         normalize: Normalize | None = None
         fill: FillMissing | None = None
@@ -215,16 +217,20 @@ class ArrayRecipe:
                     raise ConfigError(
                         f"transform {position}: MultiHot takes integers of one axis of any length, {told}"
                     )
+                if isinstance(transform, RandomRow) and checked:
+                    raise ConfigError(f"transform {position}: RandomRow must come first, and once")
                 _check_offset(transform, position, checked, shape)
                 out_shape = None if out_shape is None else _result(transform, out_shape, collation)
                 checked.append(transform)
+                if isinstance(transform, RandomRow):
+                    seen, ragged = out_shape, is_ragged(out_shape)
         if collation is not None and not is_ragged(out_shape):
             one = "" if out_shape is None or None in out_shape else ", which make one tensor without it"
             raise ConfigError(
                 f"transform {len(listed)}: {type(collation).__name__} takes arrays whose first axis, and no other, has "
                 f"any length, got arrays of {_in_words(out_shape)}{one}"
             )
-        places = Places(out_shape, ragged, _moved_axes(checked, shape))
+        places = Places(out_shape, ragged, _moved_axes(checked, seen))
         conversion = None if normalize is None else ArrayConversion.of(normalize, places)
         if whole and dtype != np.int64:
             conversion = ArrayConversion("int64", None)
@@ -241,6 +247,11 @@ class ArrayRecipe:
     def seen(self) -> Shape | None:
         """The shape of the arrays that the first transform sees; None for any."""
         return None if self.shape is None else self.shape[self.leading :]
+
+    @property
+    def takes_row(self) -> bool:
+        """Whether the first transform keeps one row of the first axis, so the others see arrays without that axis."""
+        return isinstance(next(iter(self.transforms), None), RandomRow)
 
     @property
     def first_shape(self) -> Shape | None:
@@ -270,8 +281,8 @@ class ArrayRecipe:
         """The number of axes that this transform cuts; 0 without one."""
         match None if self.offset is None else self.transforms[self.offset]:
             case SpatialCrop(size=size):
-                return len(self.seen or ()) - 1 if isinstance(size, int) else len(size)
-            case RandomWindow():
+                return len(self.seen or ()) - self.takes_row - 1 if isinstance(size, int) else len(size)
+            case RandomWindow() | RandomRow():
                 return 1
         return 0
 
@@ -280,13 +291,14 @@ class ArrayRecipe:
         axes = len(self.seen or ())
         places: list[NDArray[np.int64]] = [np.zeros(1, np.int64)] * axes
         cut: Sequence[int] = ()
-        for move in moves[: 0 if self.offset is None else self.offset + 1]:
+        cuts = [move for move in moves if isinstance(move, ArrayCrop | ArrayWindow)]  # one of each ArrayCut
+        for move in cuts[: 0 if self.offset is None else self.offset + 1]:
             begins: NDArray[np.int64] = np.empty((0, 0), np.int64)
             match move:
                 case ArrayCrop(corners=begins):
                     cut = range(axes - begins.shape[1], axes)
-                case ArrayWindow(begins=window):
-                    cut, begins = (0,), window[:, None]
+                case ArrayWindow(begins=window, axis=axis):
+                    cut, begins = (axes + axis,), window[:, None]
             for axis, begin in zip(cut, begins.T, strict=True):
                 places[axis] = places[axis] + begin
         return np.stack([places[axis] for axis in cut], axis=1)
@@ -346,7 +358,7 @@ def _check_offset(
             f"{what} must come before {type(moved).__name__}, behind which places are not those of the stored values"
         )
     if shape is None:
-        raise ConfigError(f"{what} takes arrays of any shape only if size has a length for each axis")
+        raise ConfigError(f"{what} needs the number of axes: give the field a shape, or size a length for each axis")
 
 
 def _result(transform: ArrayTransform, shape: Shape, collation: Collation | None) -> Shape:
@@ -379,6 +391,8 @@ def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
             shapes[:, -len(size) :] = size
         case ArrayMultiHot(count=count):
             shapes = np.full((len(shapes), 1), count, np.int64)
+        case ArraySqueeze():
+            shapes = shapes[:, 1:]
         case ArrayWindow(begins=begins, ends=ends):
             shapes = np.broadcast_to(shapes, (len(begins), shapes.shape[1])).copy()
             shapes[:, 0] = ends - begins

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -45,6 +45,13 @@ class ArrayWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class ArraySqueeze:
+    """Remove an axis of length 1, counted from the end."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayFlip:
     """Reverse an axis where `mask`, bool [B], is true."""
 
@@ -67,7 +74,7 @@ class ArrayMultiHot:
     count: int
 
 
-Move: TypeAlias = ArrayCrop | ArrayWindow | ArrayFlip | ArrayRotate90 | ArrayMultiHot
+Move: TypeAlias = ArrayCrop | ArrayWindow | ArraySqueeze | ArrayFlip | ArrayRotate90 | ArrayMultiHot
 """An array transform's decisions for a batch, as arrays with a row per sample: the counterpart of an image `Step`."""
 
 
@@ -283,6 +290,42 @@ class RandomWindow:
         return (self.entries, *shape[1:])
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class RandomRow:
+    """Keep one row of the first axis, another one in each epoch: `(k, ...)` becomes `(...)`.
+
+    Rows take turns: a sample begins with a random one, which depends on the seed and the sample, and goes on with the
+    next one in each epoch, so k epochs deliver each row once. Only the row is read. RandomRow must come first of the
+    array transforms of its list; the others see the row.
+
+    Args:
+        offset: whether to deliver `NAME_offset` too, int64 [B, 1]: the row's number. A sample without the field, or
+            masked, has 0.
+
+    Raises:
+        ConfigError: if `offset` isn't True or False. The loader raises it for arrays without a first axis. Where that
+            has any length, an array without rows is a bad sample.
+    """
+
+    offset: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag(self.offset, "offset")
+
+    def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
+        rows, axis = shapes[:, 0], -shapes.shape[1]
+        first = np.floor(replace(generator, epoch=0).uniform(1)[:, 0] * rows).astype(np.int64)
+        chosen = (first + generator.epoch) % np.maximum(rows, 1)
+        return ArrayWindow(chosen, np.minimum(chosen + 1, rows), axis), ArraySqueeze(axis)
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """Return the shape of a row. Raise ConfigError if an array of this shape has none."""
+        if 0 in (shape or (0,))[:1]:
+            raise ConfigError(f"RandomRow takes arrays that have rows, and there are none in arrays of shape {shape}")
+        return shape[1:]
+
+
 @dataclass(frozen=True, slots=True)
 class MultiHot:
     """Make one row per sample of labels of any length, [B, num_classes]: 1 for each label that it has, else 0.
@@ -311,8 +354,8 @@ class MultiHot:
         return (self.num_classes,)
 
 
-ArrayCut: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow
-"""A transform that keeps a part of an array, with one move."""
+ArrayCut: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow | RandomRow
+"""A transform that keeps a part of an array, which its first move says."""
 
 ArrayTransform: TypeAlias = ArrayCut | RandomAxisFlip | RandomRotate90 | MultiHot
 

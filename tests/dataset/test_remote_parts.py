@@ -151,11 +151,14 @@ def test_crops_are_those_of_whole_samples(case: Case, tmp_path: Path, shuffle: A
             assert dataset.fetched.bytes <= (24 + 4 * ROWS) * PIECE
 
 
+@pytest.mark.parametrize("part", [shardio.RandomWindow(1, offset=True), shardio.RandomRow(offset=True)], ids=repr)
 @pytest.mark.parametrize("names", [("x",), ("a", "b")])
-def test_windows_of_one_shape_and_crops_of_several_names(case: Case, tmp_path: Path, names: tuple[str, ...]) -> None:
-    """A window of arrays of one shape is fetched as a crop is; several names of a field each have their own crop."""
+def test_windows_of_one_shape_and_crops_of_several_names(
+    case: Case, tmp_path: Path, names: tuple[str, ...], part: Any
+) -> None:
+    """A window or row of arrays of one shape is fetched as a crop is; several names of a field each have their own."""
     options: dict[str, Any] = {"fields": dict.fromkeys(names, "x"), "seed": 1}
-    options["transforms"] = {name: [shardio.RandomWindow(1, offset=True)] for name in names[:1]}
+    options["transforms"] = {name: [part] for name in names[:1]}
     options["transforms"] |= {name: [shardio.RandomSpatialCrop((4, 5), offset=True)] for name in names[1:]}
     dataset = opened(case.store, tmp_path / "cache")
     for batch, same in zip(load(dataset, 4, **options), load(case.local, 4, verify=True, **options), strict=True):
@@ -227,6 +230,15 @@ def windows(dataset: Any, world: shardio.World, **options: Any) -> shardio.Loade
     """A loader of a window of each document."""
     transforms = {"tokens": [shardio.RandomWindow(WINDOW), shardio.PadTo(WINDOW)]}
     return load(dataset, 4, world=world, transforms=transforms, **options)
+
+
+def test_a_row_comes_without_the_rest_of_its_document(documents: shardio.Dataset, tmp_path: Path) -> None:
+    """RandomRow of a ragged value fetches the piece that has the entry, and delivers what it does locally."""
+    remote = opened(in_store(Path(documents.path)), tmp_path / "cache")
+    rule: dict[str, Any] = {"transforms": {"tokens": [shardio.RandomRow()]}, "on_bad_sample": "mask", "max_bad": 1}
+    for one, other in zip(load(remote, 4, **rule), load(documents, 4, verify=True, **rule), strict=True):
+        assert all(one[name].equal(other[name]) for name in ("tokens", "index", "valid"))
+    assert remote.fetched.bytes <= (1.1 * DOCUMENTS + 3 * len(documents.manifest.shards)) * PIECE
 
 
 def rows_of(batches: Iterable[Any]) -> dict[int, list[list[int]]]:

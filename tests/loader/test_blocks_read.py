@@ -38,6 +38,7 @@ CROPS: list[Any] = [
     T.CenterSpatialCrop(12),
     T.RandomWindow(1),
     T.RandomSpatialCrop((1, 40, 5)),
+    T.RandomRow(),
 ]
 AFTER: list[list[Any]] = [
     [],

@@ -77,7 +77,12 @@ TRANSFORMS: dict[str, list[list[Any]]] = {
         [shardio.CenterCrop(4), shardio.Ragged()],
     ],
     "thumb": [[], [shardio.Normalize(0.5, 0.25, dtype="float16")]],
-    "grid": [[], [shardio.RandomSpatialCrop((2, 3), offset=True)], [shardio.ToFloat(dtype="bfloat16")]],
+    "grid": [
+        [],
+        [shardio.RandomSpatialCrop((2, 3), offset=True)],
+        [shardio.ToFloat(dtype="bfloat16")],
+        [shardio.RandomRow()],
+    ],
     "field": [[], [shardio.FillMissing(0.0, mask=True)]],
     "track": [[], [shardio.PadTo(value=-1)], [shardio.Ragged()], [shardio.RandomWindow(2), shardio.PadTo(4)]],
     "tokens": [[], [shardio.ToInt64(), shardio.PadTo(multiple_of=4)]],

@@ -183,6 +183,7 @@ MOVES: Any = [
     [shardio.RandomRotate90(axes=(-3, -2)), shardio.RandomSpatialCrop((4, 4, 4)), shardio.Normalize(3.0, 2.0)],
     [shardio.RandomAxisFlip(), shardio.ToFloat("bfloat16")],
     [shardio.ToInt64()],
+    [shardio.RandomRow(), shardio.RandomAxisFlip(), shardio.Normalize(3.0, 2.0)],
 ]
 
 

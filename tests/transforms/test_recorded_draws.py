@@ -57,6 +57,7 @@ ARRAYS = {
     "RandomAxisFlip": ([t.RandomAxisFlip(axes=(-2, -1))], "64a6f514"),
     "RandomRotate90": ([t.RandomRotate90()], "c5c7cac9"),
     "RandomWindow": ([t.RandomWindow(3)], "3cf734d0"),
+    "RandomRow": ([t.RandomRow()], "3d4bfab7"),
     "in turn": ([t.RandomSpatialCrop(16), t.RandomAxisFlip(), t.RandomRotate90()], "26b2f998"),
 }
 MIXERS = {

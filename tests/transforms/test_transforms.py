@@ -214,6 +214,7 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: t.RandomRotate90(axes=-1), "axes must be two"),  # type: ignore[arg-type]
         (lambda: t.RandomWindow(0), "n must be at least 1, got 0"),
         (lambda: t.RandomWindow(3, offset="yes"), "offset must be True or False, got 'yes'"),  # type: ignore[arg-type]
+        (lambda: t.RandomRow("yes"), "offset must be True or False, got 'yes'"),  # type: ignore[arg-type]
         (lambda: t.PadTo(0), "length must be at least 1, got 0"),
         (lambda: t.PadTo(2.5), "length must be an integer, got 2.5"),  # type: ignore[arg-type]
         (lambda: t.PadTo(multiple_of=0), "multiple_of must be at least 1"),

@@ -69,9 +69,9 @@ def blocks_of(first: Move, recipe: ArrayRecipe) -> Blocks:
     """Return the blocks that the first move, a crop or a window, leaves of arrays of one shape."""
     if isinstance(first, ArrayCrop):
         return Blocks(first.corners, first.size)
-    (window,) = (each for each in recipe.transforms[:1] if isinstance(each, RandomWindow))
     assert isinstance(first, ArrayWindow)
+    entries = max((each.entries for each in recipe.transforms[:1] if isinstance(each, RandomWindow)), default=1)
     _, *entry = recipe.seen or ()
     begins = np.zeros((len(first.begins), 1 + len(entry)), np.int64)
     begins[:, 0] = first.begins
-    return Blocks(begins, tuple(size or 0 for size in (window.entries, *entry)))
+    return Blocks(begins, tuple(size or 0 for size in (entries, *entry)))

@@ -48,7 +48,7 @@ class RaggedRead:
 
 
 def read_ragged(rows: Rows, stored: str, selection: SelectedSamples) -> RaggedRead:
-    """Read a ragged field for all names that deliver it: for names that begin with RandomWindow only their windows."""
+    """Read a ragged field for all names that deliver it: only windows for names that `reads_windows` tells."""
     spec, names = rows.spec, rows.spec.names.delivered[stored]
     unit = spec.dataset.fields[stored].entry_bytes
     lengths = selection.column(length_column(stored))
@@ -135,10 +135,10 @@ def read_block(
     spec, kind = rows.spec, rows.spec.fields[name]
     first, *rest = _draw(rows, name)
     blocks = blocks_of(first, spec.arrays[name].recipe)
+    shape = (len(rows), *blocks.shape(kind.row_shape))
     if spec.delivers_blocks(name):
-        out = rows.arrays[name]
+        out = rows.arrays[name].reshape(shape)
     else:
-        shape = (len(rows), *blocks.shape(kind.row_shape))
         memory = lent.enter_context(spec.scratch.lend()).take(math.prod(shape) * kind.row_dtype.itemsize)
         out = memory.view(kind.row_dtype).reshape(shape)
     return selection.blocks(spec.names.stored[name], blocks, out), rest
@@ -189,7 +189,7 @@ def _deliver(
         _check_vocabulary(rows, name, there, values, array.vocabulary)
     mark = rows.spec.marks.get(name)
     if recipe.out_size is not None:
-        outs = [[rows.arrays[each][row] for row in there.tolist()] for each in rows.spec.with_mark(name)]
+        outs = [[rows.arrays[each][row, ...] for row in there.tolist()] for each in rows.spec.with_mark(name)]
         transform_each(values, recipe, moves, *outs)
         return
     if together is None:

@@ -29,9 +29,9 @@ def note_array_sizes(rows: Rows, name: str, shapes: Shapes, of: Indices) -> None
     """Note how long arrays of these shapes, int64 [m, axes], are along the axes that are cut, and their rows."""
     for each in _paired(rows, [name]):
         noted = rows.cropped.setdefault(each, np.zeros((len(rows), 1, _MOST_AXES), np.int64))
-        transforms = rows.spec.arrays[each].recipe.transforms
-        crop = next(each for each in transforms if isinstance(each, RandomSpatialCrop))
-        axes = len(crop.block(shapes.shape[1]))
+        recipe = rows.spec.arrays[each].recipe
+        crop = next(each for each in recipe.transforms if isinstance(each, RandomSpatialCrop))
+        axes = len(crop.block(shapes.shape[1] - recipe.takes_row))
         noted[of, 0, _MOST_AXES - axes :] = shapes[:, shapes.shape[1] - axes :]
 
 

@@ -47,6 +47,7 @@ from ...transforms import (
     PadImages,
     PadTo,
     RandomIoUCrop,
+    RandomRow,
     RandomWindow,
     SanitizeBoundingBoxes,
     Transform,
@@ -200,7 +201,7 @@ class ArraySpec:
         dtype = delivered_dtype(recipe, stored)
         # Only workers can find the sample with a number that is too large.
         checked = kind.dtype == "uint64" and recipe.conversion is not None and recipe.conversion.dtype == "int64"
-        on_device = on_device and kind.kind == "array" and kind.fixed and not checked
+        on_device = on_device and kind.kind == "array" and kind.fixed and not checked and not recipe.takes_row
         in_place = kind.fixed and not recipe.transforms and dtype == stored and not on_device and not shared
         row_shape, rule, fill = recipe.out_size, recipe.collation, dtype.type(0)
         if isinstance(rule, PadTo):
@@ -238,7 +239,7 @@ class BatchSpec:
         collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
         marks: the columns that say which values were filled, by name of the field.
         offsets: the columns that say where crops begin in stored values, by name of the field.
-        windowed: the stored fields of which only windows are read, because all their names begin with RandomWindow.
+        windowed: the stored fields of which only windows are read, as all their names begin with a window or row.
         groups: the fields of each instance axis that follow an image.
         cropped_for: by name of an image, the stored field of the boxes that its crops are drawn for.
         geometry: the images whose geometry batches tell.
@@ -354,10 +355,10 @@ class BatchSpec:
         return (name, self.marks[name]) if name in self.marks else (name,)
 
     def reads_windows(self, name: str) -> bool:
-        """Return whether only windows of a ragged field are read: its transforms begin with RandomWindow."""
+        """Return whether only windows of a ragged field are read: a random window or row comes first."""
         if self.options.verify or not self.fields[name].ragged:
             return False
-        return isinstance(next(iter(self.arrays[name].recipe.transforms), None), RandomWindow)
+        return isinstance(next(iter(self.arrays[name].recipe.transforms), None), RandomWindow | RandomRow)
 
     @property
     def reads_parts(self) -> bool:
