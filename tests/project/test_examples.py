@@ -324,6 +324,41 @@ def taken(folder: Path, steps: int) -> dict[int, NDArray[np.float32]]:
 
 
 @pytest.mark.long
+def test_features_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    """Two ranks that derive are killed, and one goes on: the features are those of a run that was not, to the last bit.
+
+    So is the probe on them, which tells the shapes apart, on two ranks as well.
+    """
+    script = EXAMPLES / "train_probe.py"
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    expected = output(tmp_path, script, whole / "shapes")
+    command = [sys.executable, *TORCHRUN, script, part / "shapes"]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as launcher:
+        try:
+            wait_until(lambda: recorded(part) or launcher.poll() is not None, seconds=100)
+        finally:
+            children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text()
+            for rank in map(int, children.split()):
+                os.kill(rank, signal.SIGKILL)
+            launcher.kill()
+    assert 0 < recorded(part) < 20
+    assert not (part / "shapes-features" / "shardio.json").exists()
+    assert output(tmp_path, script, part / "shapes") == expected
+    shards = [sorted((folder / "shapes-features").glob("*.h5")) for folder in (whole, part)]
+    assert [path.name for path in shards[0]] == [path.name for path in shards[1]]
+    assert len(shards[0]) == 20
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*shards, strict=True))
+    accuracy = r"accuracy (0\.\d+): \d+ of 400\nmistaken: a (small|large) (disc|square|triangle)"
+    for told in (expected, output(tmp_path, *TORCHRUN, script, part / "shapes")):
+        assert float(re.search(accuracy, told)[1]) >= 0.85
+
+
+def recorded(folder: Path) -> int:
+    """The number of shards of features in a folder that are finished."""
+    return len([*folder.glob("shapes-features/.converting/*/*.done")])
+
+
+@pytest.mark.long
 def test_point_clouds_padded_and_end_to_end(tmp_path: Path) -> None:
     """A model learns the same from padded clouds as from clouds end to end."""
     padded = run(tmp_path, EXAMPLES / "point_clouds.py", "clouds", "--epochs", "3")
