@@ -46,6 +46,7 @@ def documents() -> list[Path]:
 
 LONG = (
     "bench.md",
+    "columns.md",
     "converting.md",
     "frameworks.md",
     "install.md",
