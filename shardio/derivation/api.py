@@ -87,7 +87,7 @@ def derive(
         ...     return {"color": batch["image"].float().mean(dim=(1, 2))}
         >>> crop = [shardio.Resize(64), shardio.CenterCrop(64)]
         >>> shardio.derive("data/photos", mean_color, "data/colors", version="1", batch_size=16, transforms=crop)
-        <Dataset data/colors: 40 samples in 3 shards; color>
+        <Dataset ...data/colors: 40 samples in 3 hdf5 shards, fields color>
 
     Args:
         dataset: a dataset or a view, or its path or URL.
@@ -156,7 +156,13 @@ def derive(
         progress=progress or silent,
     )
     named = function if inspect.isroutine(function) else type(function)
-    read = {"fields": fields, "transforms": transforms, "decode": decode, "engine": engine, "orient": orient}
+    read: dict[str, Any] = {
+        "fields": fields,
+        "transforms": transforms,
+        "decode": decode,
+        "engine": engine,
+        "orient": orient,
+    }
     size, n = at_least_one(batch_size, "batch_size"), len(view)
     derived = {
         "digest": view.digest,

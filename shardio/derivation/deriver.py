@@ -147,7 +147,8 @@ class Deriver:
         bad = self._bad(numbers, batches)
         place = f"samples {numbers[0]} to {numbers[-1]}"
         try:
-            with torch.inference_mode(), torch.cuda.device_of(batches[0]["index"]):
+            of_batch = torch.cuda.device_of(batches[0]["index"])  # type: ignore[no-untyped-call]  # torch's
+            with torch.inference_mode(), of_batch:
                 made = [columns_of(self.function(batch)) for batch in batches]
             columns = stacked(made) if self.stacks else made[0]
             self.fields = check(columns, self.fields, len(numbers))

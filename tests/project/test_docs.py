@@ -139,7 +139,7 @@ def _core() -> list[int]:
     return [cores[int(worker) % len(cores)]] if worker else cores
 
 
-@pytest.mark.parametrize("name", ["Loader", "convert"])
+@pytest.mark.parametrize("name", ["Loader", "convert", "derive"])
 def test_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example with which a docstring begins runs in a folder with some photos, and prints what it shows."""
     _photos(tmp_path)
