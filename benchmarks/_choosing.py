@@ -4,9 +4,12 @@ A sample is its number: `A` has SAMPLES of them, of which the first stand in cla
 are two more sources, and NEW are appended to `A` later. Nothing here imports a library that is compared.
 """
 
+import os
 import pickle
+import signal
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +35,8 @@ CHANGE = 640  # samples before the shares change: whole batches, and whole round
 MIXED = 1280
 PER_CLASS = 96
 TRAIN = 0.9
+SHARED_GLOBAL_BATCH = 60  # as 3, 4 and 5 ranks share it
+BAD = 517  # the sample that cannot be decoded
 
 _random = np.random.default_rng(33)
 LABELS: NDArray[np.int64] = _random.permutation(np.repeat(np.arange(len(CLASS_SIZES)), CLASS_SIZES)).astype(np.int64)
@@ -39,6 +44,8 @@ SCORES: NDArray[np.float64] = _random.uniform(0.05, 1.0, SAMPLES)
 PATIENTS: NDArray[np.int64] = _random.integers(0, 80, SAMPLES)
 CHOSEN: NDArray[np.int64] = _random.permutation(SAMPLES)[:333].astype(np.int64)
 WANTED_LABELS, LEAST_SCORE = (0, 3), 0.3
+ADDED: NDArray[np.int64] = _random.permutation(10 * SAMPLES)[:SAMPLES].astype(np.int64)
+"""Values that are added later: a field, new labels, or features."""
 
 
 def row(number: int) -> dict[str, Any]:
@@ -50,6 +57,34 @@ def row(number: int) -> dict[str, Any]:
         "score": float(SCORES[number]) if known else 0.0,
         "patient": int(PATIENTS[number]) if known else 0,
     }
+
+
+def payload(number: int) -> bytes:
+    """A sample as bytes, of which those of BAD are cut off."""
+    data = zlib.compress(str(number).encode())
+    return data[:-4] if number == BAD else data
+
+
+def decoded(data: bytes) -> int:
+    """The number of the sample. Raises zlib.error for BAD."""
+    return int(zlib.decompress(data))
+
+
+def feature(calls: Path, number: int) -> int:
+    """The feature of a sample: its value in ADDED.
+
+    Calls are counted in the file `calls`; beside a file `.kill` all processes of the group are killed midway.
+    """
+    with calls.open("ab", buffering=0) as file:
+        file.write(b".")
+        if file.tell() > SAMPLES // 2 and calls.with_suffix(".kill").exists():
+            os.killpg(0, signal.SIGKILL)
+    return int(ADDED[number])
+
+
+def checked(numbers: Iterable[int], values: Iterable[int]) -> list[int]:
+    """The numbers of samples, with -1 where the value that came with one is not that of ADDED."""
+    return [n if 0 <= n < SAMPLES and value == ADDED[n] else -1 for n, value in zip(numbers, values, strict=True)]
 
 
 def is_wanted(sample: Mapping[str, Any]) -> bool:
@@ -70,17 +105,19 @@ class Place:
         folder: what `prepare` has written.
         rank, world: this process, and how many there are.
         elastic: whether the library's own means for another number of ranks are wanted, if it has several.
+        global_batch: samples of a step of all ranks.
     """
 
     folder: Path
     rank: int
     world: int
     elastic: bool = False
+    global_batch: int = GLOBAL_BATCH
 
     @property
     def batch_size(self) -> int:
         """Samples per batch of a rank: the global batch is the same for every world."""
-        return GLOBAL_BATCH // self.world
+        return self.global_batch // self.world
 
 
 class Feed(ABC):
@@ -108,14 +145,18 @@ class Feed(ABC):
 
 
 class LoaderFeed(Feed):
-    """Batches of a loader with `state_dict` and `load_state_dict`; each is a dict with the tensor `id`."""
+    """Batches of a loader with `state_dict` and `load_state_dict`; each is a dict with the tensor `id`.
 
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
+    For a task of BESIDE it also has the tensor of that name, with values of ADDED.
+    """
+
+    def __init__(self, loader: Any, task: str = "") -> None:
+        self.loader, self._beside = loader, BESIDE.get(task)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.loader:
-            yield batch["id"].tolist()
+            numbers = batch["id"].tolist()
+            yield numbers if self._beside is None else checked(numbers, batch[self._beside].tolist())
 
     def state(self) -> Any:
         """The loader's state."""
@@ -146,6 +187,15 @@ class Chooser(Protocol):
 
     def feed(self, task: str, place: Place) -> Feed:
         """A loader for a task."""
+
+    def derive(self, place: Place, name: str, compute: Callable[[int], int]) -> None:
+        """Write the features of all samples, together with the other ranks; go on where a killed job has stopped.
+
+        Only modules that offer the task `features` have this and `derived`.
+        """
+
+    def derived(self, folder: Path, name: str) -> Iterable[tuple[int, int]]:
+        """Read the numbers of samples, each with its feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +237,15 @@ class Task:
         title: its row in the table.
         asked: the counts of an epoch; None where the library decides which samples there are (`split`).
         limited: whether to stop at the asked total of samples, as loaders of mixtures may be endless.
+        fewer: how many ranks resume from the state of RANKS.
+        global_batch: samples of a step of all ranks.
     """
 
     title: str
     asked: Asked | None
     limited: bool = False
+    fewer: int = FEWER_RANKS
+    global_batch: int = GLOBAL_BATCH
 
     @property
     def samples(self) -> int:
@@ -203,13 +257,13 @@ class Task:
     @property
     def stop(self) -> int:
         """The step after which a run is interrupted."""
-        return self.samples // GLOBAL_BATCH // 2
+        return self.samples // self.global_batch // 2
 
     def steps(self, mode: str) -> int | None:
         """How many steps to take at most in a job `epoch`, `stop` or `resume`; None is to the loader's end."""
         if mode == "stop":
             return self.stop
-        whole = self.samples // GLOBAL_BATCH if self.limited else None
+        whole = self.samples // self.global_batch if self.limited else None
         return whole if whole is None or mode == "epoch" else whole - self.stop
 
 
@@ -259,8 +313,15 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "windows": Task("windows of 4 neighbours", _once(range(SAMPLES - WINDOW + 1))),
         "split": Task("split 90/10 by class", None),
         "grouped": Task("split 90/10, patients whole", None),
+        "column": Task("add a column", _once(A)),
+        "relabel": Task("replace labels", _once(A)),
+        "features": Task("features over ranks, killed", _once(A)),
+        "three": Task("3 ranks resume from 4", _once(A), fewer=3, global_batch=SHARED_GLOBAL_BATCH),
+        "five": Task("5 ranks resume from 4", _once(A), fewer=5, global_batch=SHARED_GLOBAL_BATCH),
+        "bad": Task("one bad sample", _once([i for i in A if i != BAD]), global_batch=RANKS),
     }
 )
+BESIDE: Mapping[str, str] = MappingProxyType({"column": "added", "relabel": "label"})
 REST = "-rest"  # the other part of a split is the task's name with this
 
 

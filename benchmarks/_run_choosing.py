@@ -11,12 +11,13 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from itertools import islice
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks._choosing import NO_STATE, Chooser, Place
+from benchmarks._choosing import NO_STATE, RANKS, Chooser, Place, checked, feature
 from benchmarks._peers import load as load_peer
 from benchmarks._run_peer import versions
 
@@ -32,14 +33,19 @@ def load(library: str) -> Chooser:
 
 def run(module: Chooser, order: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """The steps that this rank takes, from the start of an epoch or from a state; a job `stop` leaves one."""
-    place = Place(Path(order["folder"]), order["rank"], order["world"], job["elastic"])
-    state = place.folder / f"state-{job['task']}-{'elastic' if job['elastic'] else 'plain'}-{place.rank}"
+    place = Place(Path(order["folder"]), order["rank"], order["world"], job["elastic"], job["global_batch"])
+    if job["mode"] == "derive":
+        module.derive(place, job["name"], partial(feature, place.folder / f"{job['name']}.calls"))
+        return {"steps": []}
+    if job["mode"] == "derived":
+        return {"steps": [checked(*zip(*module.derived(place.folder, job["name"]), strict=True))]}
+    state = f"state-{job['task']}-{'elastic' if job['elastic'] else 'plain'}"
     feed = module.feed(job["task"], place)
     if job["mode"] == "resume":
-        feed.load(state)
+        feed.load(place.folder / f"{state}-{place.rank % RANKS}")  # a fifth rank takes the first one's
     steps = list(islice(feed, job["steps"]))
     if job["mode"] == "stop":
-        feed.save(state)
+        feed.save(place.folder / f"{state}-{place.rank}")
     return {"steps": steps}
 
 
@@ -50,6 +56,8 @@ def in_a_process(module: Chooser, order: dict[str, Any], job: dict[str, Any], ou
     if not child:
         try:
             os.environ["MASTER_PORT"] = str(job["port"])
+            if job["mode"] == "derive":
+                os.setpgrp()  # a killed job dies with its workers, and its runner lives on
             result = run(module, order, job)
         except NotImplementedError:
             result = {"error": NO_STATE}

@@ -1,11 +1,15 @@
 """Choosing with Hugging Face datasets, map style, split over nodes, and read by torchdata's StatefulDataLoader."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_huggingface
 from benchmarks._choosing import (
+    ADDED,
     APPENDED,
+    BESIDE,
     CHOSEN,
     CLASS_SIZES,
     MIXED,
@@ -34,6 +38,11 @@ HOW = {
     "balanced": "interleave_datasets of a filter per class, all_exhausted, then select",
     "mix": "interleave_datasets with probabilities",
     "grow": "concatenate_datasets",
+    "column": "add_column",
+    "relabel": "select_columns, add_column",
+    "features": "map(num_proc=...) with as many processes as ranks",
+    "three": "shuffle",
+    "five": "shuffle",
     "split": "train_test_split(stratify_by_column=...)",
 }
 
@@ -63,13 +72,34 @@ def _write(path: Path, numbers: range) -> None:
     datasets.Dataset.from_list([row(number) for number in numbers], features=features).save_to_disk(str(path))
 
 
+def derive(place: Place, name: str, compute: Callable[[int], int]) -> None:
+    """Map the dataset with as many processes as ranks, and save it."""
+    import datasets
+
+    if not place.rank:
+        data = datasets.load_from_disk(str(place.folder / "a"))
+        processes = place.world if place.world > 1 else None
+        data.map(partial(_with_feature, compute), num_proc=processes).save_to_disk(str(place.folder / name))
+
+
+def _with_feature(compute: Callable[[int], int], sample: dict[str, Any]) -> dict[str, int]:
+    return {"feature": compute(sample["id"])}
+
+
+def derived(folder: Path, name: str) -> list[tuple[int, int]]:
+    """Read what was saved."""
+    import datasets
+
+    return [(row["id"], row["feature"]) for row in datasets.load_from_disk(str(folder / name))]
+
+
 def feed(task: str, place: Place) -> Feed:
     """A loader for a task."""
     from datasets.distributed import split_dataset_by_node
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     data = split_dataset_by_node(_dataset(task, place.folder), rank=place.rank, world_size=place.world)
-    return LoaderFeed(StatefulDataLoader(data, batch_size=place.batch_size, num_workers=0))
+    return LoaderFeed(StatefulDataLoader(data, batch_size=place.batch_size, num_workers=0), task)
 
 
 def _dataset(task: str, folder: Path) -> Any:
@@ -77,7 +107,7 @@ def _dataset(task: str, folder: Path) -> Any:
     import datasets
 
     data = datasets.load_from_disk(str(folder / "a"))
-    if task == "all":
+    if task in ("all", "three", "five"):
         return data.shuffle(seed=0)
     if task == "where":
         return data.filter(is_wanted, keep_in_memory=True).shuffle(seed=0)
@@ -97,6 +127,9 @@ def _dataset(task: str, folder: Path) -> Any:
         probabilities = [share / sum(SHARES) for share in SHARES]
         every = datasets.interleave_datasets(parts, probabilities, seed=0, stopping_strategy="all_exhausted")
         return every.select(range(MIXED))
+    if task in BESIDE:
+        others = [name for name in data.column_names if name != BESIDE[task]]
+        return data.select_columns(others).add_column(BESIDE[task], ADDED).shuffle(seed=0)
     if task == "grow":
         if (folder / "new").is_dir():
             data = datasets.concatenate_datasets([data, datasets.load_from_disk(str(folder / "new"))])

@@ -1,12 +1,15 @@
-"""Choosing with LitData: `subset`, `subsample`, CombinedStreamingDataset, and `optimize` that appends."""
+"""Choosing with LitData: `subset`, `subsample`, Combined- and ParallelStreamingDataset, and `optimize` that appends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_litdata
 from benchmarks._choosing import (
+    ADDED,
     APPENDED,
+    BESIDE,
     CHANGE,
     CHOSEN,
     CLASS_SIZES,
@@ -34,6 +37,11 @@ HOW = {
     "mix": "CombinedStreamingDataset with weights",
     "stages": "CombinedStreamingDataset, its state taken with other weights",
     "grow": 'optimize(mode="append")',
+    "column": "ParallelStreamingDataset of both, with a transform",
+    "relabel": "ParallelStreamingDataset of both, with a transform",
+    "features": "optimize(use_checkpoint=True) with as many workers as ranks",
+    "three": "StreamingDataset",
+    "five": "StreamingDataset",
 }
 CHUNK = 64
 
@@ -45,6 +53,12 @@ def prepare(folder: Path) -> None:
     _write(folder / "grown", list(SOURCES[0]))
     for number in range(len(CLASS_SIZES)):
         _write(folder / f"class-{number}", of_class(number))
+    for beside in BESIDE.values():
+        _optimize(partial(_added, beside), folder / beside, inputs=list(SOURCES[0]))
+
+
+def _added(beside: str, number: int) -> dict[str, int]:
+    return {beside: int(ADDED[number])}
 
 
 def grow(folder: Path) -> None:
@@ -53,31 +67,51 @@ def grow(folder: Path) -> None:
 
 
 def _write(path: Path, numbers: list[int], **options: Any) -> None:
+    _optimize(row, path, inputs=numbers, **options)
+
+
+def _optimize(function: Callable[[int], Any], path: Path, **options: Any) -> None:
     import litdata
 
-    litdata.optimize(
-        row,
-        numbers,
-        output_dir=str(path),
-        chunk_size=CHUNK,
-        num_workers=1,
-        start_method="fork",
-        keep_data_ordered=True,
-        **options,
-    )
+    given = {"chunk_size": CHUNK, "num_workers": 1, "start_method": "fork", "keep_data_ordered": True}
+    litdata.optimize(function, output_dir=str(path), **(given | options))
+
+
+def derive(place: Place, name: str, compute: Callable[[int], int]) -> None:
+    """Write a dataset of features, with as many workers as ranks."""
+    if not place.rank:
+        options = {"num_workers": place.world, "use_checkpoint": True}
+        _optimize(partial(_feature, compute), place.folder / name, inputs=list(SOURCES[0]), **options)
+
+
+def _feature(compute: Callable[[int], int], number: int) -> dict[str, int]:
+    return {"added": compute(number)}
+
+
+def derived(folder: Path, name: str) -> list[tuple[int, int]]:
+    """Read the dataset and its features together."""
+    import litdata
+
+    parts = [litdata.StreamingDataset(str(folder / one), shuffle=False) for one in ("a", name)]
+    return [(int(one["id"]), int(one["added"])) for one in litdata.ParallelStreamingDataset(parts, transform=_merged)]
+
+
+def _merged(samples: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    first, second = samples
+    return first | second
 
 
 def feed(task: str, place: Place) -> Feed:
     """A loader for a task."""
     if task == "stages":
         return _Stages(place)
-    return LoaderFeed(_loader(_dataset(task, place.folder), place))
+    return LoaderFeed(_loader(_dataset(task, place.folder), place), task)
 
 
 def _dataset(task: str, folder: Path) -> Any:
     import litdata
 
-    if task == "all":
+    if task in ("all", "three", "five"):
         return _stream(folder / "a")
     if task == "select":
         return _stream(folder / "a").subset(CHOSEN.tolist())
@@ -89,6 +123,9 @@ def _dataset(task: str, folder: Path) -> Any:
         return litdata.CombinedStreamingDataset(parts, seed=0)
     if task == "mix":
         return _mixed(folder, SHARES)
+    if task in BESIDE:
+        parts = [_stream(folder / name) for name in ("a", BESIDE[task])]
+        return litdata.ParallelStreamingDataset(parts, transform=_merged)
     return _stream(folder / "grown")
 
 

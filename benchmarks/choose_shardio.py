@@ -23,6 +23,8 @@ from benchmarks._choosing import (
     Feed,
     LoaderFeed,
     Place,
+    decoded,
+    payload,
     row,
 )
 
@@ -42,14 +44,22 @@ HOW = {
     "windows": "windows",
     "split": "split(by=...)",
     "grouped": "split(group=...)",
+    "three": "open",
+    "five": "open",
+    "bad": 'Loader(on_bad_sample="mask")',
 }
 WHERE = f"label in {WANTED_LABELS} and score > {LEAST_SCORE}"
 
 
 def prepare(folder: Path) -> None:
-    """Convert a dataset per source."""
+    """Convert a dataset per source, and write one with a bad sample."""
+    import shardio
+
     for name, numbers in zip((*"abc", "grown"), (*SOURCES, SOURCES[0]), strict=True):
         _convert(folder / name, numbers)
+    with shardio.create(folder / "bad", fields={"payload": "bytes"}) as writer:
+        for number in SOURCES[0]:
+            writer.append({"payload": payload(number)})
 
 
 def grow(folder: Path) -> None:
@@ -76,7 +86,14 @@ def feed(task: str, place: Place) -> Feed:
 
     world = shardio.World(place.rank, place.world)
     data = _dataset(task, place.folder)
-    return _Feed(shardio.Loader(data, place.batch_size, tail="pad", world=world, threads=1), task)
+    options: dict[str, Any] = {"tail": "pad", "world": world, "threads": 1}
+    if task == "bad":
+        options |= {"map": _decoded, "map_by": "sample", "on_bad_sample": "mask"}
+    return _Feed(shardio.Loader(data, place.batch_size, **options), task)
+
+
+def _decoded(sample: dict[str, Any]) -> dict[str, int]:
+    return {"id": decoded(sample["payload"])}
 
 
 def _dataset(task: str, folder: Path) -> Any:
@@ -85,8 +102,10 @@ def _dataset(task: str, folder: Path) -> Any:
     import shardio
 
     data: Any = shardio.open(folder / "a")
-    if task == "all":
+    if task in ("all", "three", "five"):
         return data
+    if task == "bad":
+        return shardio.open(folder / "bad")
     if task == "where":
         return data.where(WHERE)
     if task == "select":

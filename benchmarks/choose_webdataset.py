@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks._choosing import APPENDED, SHARES, SOURCES, Feed, Place, is_wanted, row
+from benchmarks._choosing import APPENDED, SHARES, SOURCES, Feed, Place, decoded, is_wanted, payload, row
 
 REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "webdataset==1.0.2")
 VERSIONS = ("webdataset", "torch")
@@ -15,6 +15,7 @@ HOW = {
     "where": "select",
     "mix": "RandomMix with probabilities",
     "grow": "another tar",
+    "bad": "map with handler=ignore_and_continue",
 }
 SHARD = 64
 
@@ -32,12 +33,13 @@ def grow(folder: Path) -> None:
 
 
 def write(folder: Path, name: str, numbers: range) -> None:
-    """Write tars `name-000000.tar` and so on, whose samples are JSON files."""
+    """Write tars `name-000000.tar` and so on, whose samples are JSON files and payloads."""
     import webdataset
 
     with webdataset.ShardWriter(str(folder / f"{name}-%06d.tar"), maxcount=SHARD, verbose=0) as writer:
         for number in numbers:
-            writer.write({"__key__": f"{number:06d}", "json": json.dumps(row(number)).encode()})
+            files = {"json": json.dumps(row(number)).encode(), "bin": payload(number)}
+            writer.write({"__key__": f"{number:06d}", **files})
 
 
 def feed(task: str, place: Place) -> Feed:
@@ -74,7 +76,13 @@ class _Feed(Feed):
         tars = sorted(str(path) for name in names for path in self._place.folder.glob(f"{name}*.tar"))
         data: Any = webdataset.WebDataset(tars, shardshuffle=len(tars), nodesplitter=webdataset.split_by_node, seed=0)
         data = data.shuffle(2 * SHARD).decode()
+        if self._task == "bad":
+            data = data.map(_decoded, handler=webdataset.ignore_and_continue)
         return data.select(_wanted) if self._task == "where" else data
+
+
+def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"json": {"id": decoded(sample["bin"])}}
 
 
 def _wanted(sample: dict[str, Any]) -> bool:

@@ -23,9 +23,11 @@ from typing import Any, cast
 from benchmarks._choosing import (
     EXACT,
     FEWER_RANKS,
+    GLOBAL_BATCH,
     RANKS,
     REST,
     RESUMED_WORDS,
+    SAMPLES,
     TASKS,
     Asked,
     Chooser,
@@ -41,8 +43,7 @@ from benchmarks._rounds import last_line
 from benchmarks._run_choosing import KIND, load
 from shardio.bench.machine import describe
 
-COLUMNS = ("epoch", f"{RANKS} ranks", "resumed", f"on {FEWER_RANKS} ranks")
-MARKS = ("<!-- what benchmarks/choosing.py found -->", "<!-- end of what it found -->")
+MARKS = ("<!-- what benchmarks/choosing.py found: {} to {} -->", "<!-- end of what it found -->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,12 @@ def examine(library: str, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
     runner = Runner(library, python, work, folder)
     versions = runner.do("prepare")["versions"]
     offered = [task for task in tasks if task in module.HOW]
-    found = _deliveries(runner, module, offered)
+    found = _deliveries(runner, module, [task for task in offered if task != "features"])
     results = {
-        task: {"how": module.HOW[task], "cells": dict(zip(COLUMNS, _cells(task, module, found), strict=True))}
+        task: {
+            "how": module.HOW[task],
+            "cells": _features(runner) if task == "features" else _cells(task, module, found),
+        }
         for task in offered
     }
     return {"versions": versions, "elastic": module.ELASTIC, "tasks": results}
@@ -131,8 +135,15 @@ def _deliveries(runner: Runner, module: Chooser, tasks: Sequence[str]) -> Found:
 
     def go(mode: str, world: int, elastic: bool, names: Sequence[str]) -> None:
         jobs = [
-            {"task": name, "mode": mode, "steps": TASKS[name.removesuffix(REST)].steps(mode), "elastic": elastic}
+            {
+                "task": name,
+                "mode": mode,
+                "steps": task.steps(mode),
+                "elastic": elastic,
+                "global_batch": task.global_batch,
+            }
             for name in names
+            for task in (TASKS[name.removesuffix(REST)],)
         ]
         for name, delivered in zip(names, runner.jobs(world, jobs), strict=True):
             found[mode, world, elastic, name] = delivered
@@ -146,7 +157,8 @@ def _deliveries(runner: Runner, module: Chooser, tasks: Sequence[str]) -> Found:
     for elastic in ways:
         go("epoch", RANKS, elastic, tasks)
     go("resume", RANKS, False, tasks)
-    go("resume", FEWER_RANKS, ways[-1], tasks)
+    for fewer in {TASKS[task].fewer for task in tasks}:
+        go("resume", fewer, ways[-1], [task for task in tasks if TASKS[task].fewer == fewer])
     return found
 
 
@@ -155,8 +167,31 @@ def _ways(module: Chooser) -> tuple[bool, ...]:
     return (False, True) if module.ELASTIC else (False,)
 
 
-def _cells(task: str, module: Chooser, found: Found) -> list[str]:
-    """A text for each of COLUMNS."""
+def _features(runner: Runner) -> dict[str, str]:
+    """A text for each column: features of one process, of RANKS, and after a job of RANKS was killed midway."""
+    cells = []
+    for ranks, killed in ((1, False), (RANKS, False), (RANKS, True), (FEWER_RANKS, True)):
+        job = {"task": "features", "name": f"features-{ranks}-{killed}", "elastic": False, "global_batch": GLOBAL_BATCH}
+        calls = runner.folder / f"{job['name']}.calls"
+        if killed:
+            calls.with_suffix(".kill").touch()
+            runner.jobs(RANKS, [job | {"mode": "derive"}])
+            calls.with_suffix(".kill").unlink()
+        (done,) = runner.jobs(ranks, [job | {"mode": "derive"}])
+        (read,) = runner.jobs(1, [job | {"mode": "derived"}])
+        said = done.reason if isinstance(done, Failed) else _judged(TASKS["features"].asked, read)
+        again = calls.stat().st_size - SAMPLES if said == EXACT else 0
+        cells.append(f"{said} ({again:,} computed again)" if again else said)
+    return dict(zip(columns("features"), cells, strict=True))
+
+
+def columns(task: str) -> tuple[str, str, str, str]:
+    """The headings of what a task is tried on."""
+    return "epoch", f"{RANKS} ranks", "resumed", f"on {TASKS[task].fewer} ranks"
+
+
+def _cells(task: str, module: Chooser, found: Found) -> dict[str, str]:
+    """A text for each column."""
     one = found["epoch", 1, False, task]
     asked = _asked(task, one)
     if TASKS[task].asked is None:
@@ -164,13 +199,13 @@ def _cells(task: str, module: Chooser, found: Found) -> list[str]:
     else:
         cells = [_judged(asked, one)]
     cells.append(_judged(asked, found["epoch", RANKS, False, task]))
-    for world, elastic in ((RANKS, False), (FEWER_RANKS, _ways(module)[-1])):
+    for world, elastic in ((RANKS, False), (TASKS[task].fewer, _ways(module)[-1])):
         whole = found["epoch", RANKS, elastic, task]
         stopped, rest = found["stop", RANKS, elastic, task], found["resume", world, elastic, task]
         cells.append(_resumed(asked, whole, stopped, rest))
         if elastic and cells[-1] == EXACT and (said := _judged(asked, whole)) != EXACT:
             cells[-1] = f"as without a stop: {said}"
-    return cells
+    return dict(zip(columns(task), cells, strict=True))
 
 
 def _asked(task: str, one: Delivered | Failed) -> Asked | None:
@@ -209,7 +244,7 @@ def _resumed(
 
 def summary(cells: Mapping[str, str]) -> str:
     """Which of a library's cells are exact, in a few words."""
-    good = [name for name, text in cells.items() if text == EXACT]
+    good = [name for name, text in cells.items() if text.startswith(EXACT)]
     if len(good) == len(cells):
         return EXACT
     return f"exact: {', '.join(good)}" if good else "not exact"
@@ -224,12 +259,14 @@ def markdown(result: Mapping[str, Any]) -> str:
         ones = [library["tasks"].get(task) for library in found.values()]
         cells = ["not offered" if one is None else summary(one["cells"]) for one in ones]
         lines.append(f"| {TASKS[task].title} | " + " | ".join(cells) + " |")
+    *same, last = zip(*(columns(task) for task in result["tasks"]), strict=True)
+    headings = [*(heading for heading, *_ in same), last[0] if len(set(last)) == 1 else "on other ranks"]
     lines += [
         "",
         "What came:",
         "",
-        "| task | library | by | " + " | ".join(COLUMNS) + " |",
-        "|---" * (len(COLUMNS) + 3) + "|",
+        "| task | library | by | " + " | ".join(headings) + " |",
+        "|---" * (len(headings) + 3) + "|",
     ]
     for task in result["tasks"]:
         for name, library in found.items():
@@ -240,9 +277,9 @@ def markdown(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def between_marks(path: Path, tables: str) -> str:
-    """The file's text with the tables between its MARKS, or the tables alone if it has none."""
-    before, begin, rest = (path.read_text() if path.is_file() else "").partition(MARKS[0])
+def between_marks(path: Path, tables: str, tasks: Sequence[str]) -> str:
+    """The file's text with the tables between the MARKS of the tasks, or the tables alone if it has none."""
+    before, begin, rest = (path.read_text() if path.is_file() else "").partition(MARKS[0].format(tasks[0], tasks[-1]))
     _, end, after = rest.partition(MARKS[1])
     return f"{before}{begin}\n\n{tables}\n{end}{after}" if end else tables
 
@@ -287,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.markdown is not None:
-        args.markdown.write_text(between_marks(args.markdown, markdown(result)))
+        args.markdown.write_text(between_marks(args.markdown, markdown(result), tasks))
     return 1 if any("failure" in library for library in result["libraries"].values()) else 0
 
 

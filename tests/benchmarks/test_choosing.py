@@ -1,17 +1,23 @@
 """The comparison of how loaders choose samples: what is delivered is judged rightly, and failures are told in words."""
 
 import json
+import os
 import re
+import signal
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from benchmarks import _environments, _run_choosing
 from benchmarks._choosing import (
+    ADDED,
     APPENDED,
+    BAD,
     CHANGE,
     CHOSEN,
     CLASS_SIZES,
@@ -26,13 +32,17 @@ from benchmarks._choosing import (
     Asked,
     Delivered,
     Place,
+    checked,
+    decoded,
+    feature,
     judge,
     judge_split,
+    payload,
 )
 from benchmarks._peers import HERE, libraries
 from benchmarks._peers import load as load_peer
 from benchmarks._run_choosing import KIND, load
-from benchmarks.choosing import Failed, _resumed, main, markdown
+from benchmarks.choosing import MARKS, Failed, Runner, _features, _resumed, between_marks, main, markdown
 
 
 def asked(task: str) -> Asked:
@@ -63,6 +73,7 @@ def test_every_library_is_complete(library: str) -> None:
     for needed in (module.prepare, module.grow, module.feed):
         assert callable(needed)
     assert set(module.HOW) <= set(TASKS)
+    assert ("features" in module.HOW) == hasattr(module, "derive") == hasattr(module, "derived")
     assert all(module.HOW.values())
     assert module.VERSIONS
     if any(item.startswith("torch==") for item in module.REQUIREMENTS):
@@ -157,6 +168,78 @@ def test_splits_are_judged() -> None:
     assert "1 in no part" in judge_split("split", on_one(fair[1:].tolist()), on_one(np.setdiff1d(both, fair).tolist()))
 
 
+def test_values_that_were_added_are_compared() -> None:
+    """A sample counts only with its own value."""
+    values = ADDED[:3].tolist()
+    assert checked([0, 1, 2], values) == [0, 1, 2]
+    assert checked([2, 1, SAMPLES], values) == [-1, 1, -1]
+
+
+def test_one_payload_is_bad() -> None:
+    """All samples but one can be decoded."""
+    assert [decoded(payload(number)) for number in (0, BAD - 1, BAD + 1)] == [0, BAD - 1, BAD + 1]
+    with pytest.raises(zlib.error):
+        decoded(payload(BAD))
+
+
+def test_a_job_is_killed_midway(tmp_path: Path) -> None:
+    """The function that computes features ends its process group after half of the calls, if it is told to."""
+    calls = tmp_path / "calls"
+    calls.with_suffix(".kill").touch()
+    if not (child := os.fork()):
+        os.setpgrp()
+        for number in range(SAMPLES):
+            feature(calls, number)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert calls.stat().st_size == SAMPLES // 2 + 1
+    calls.with_suffix(".kill").unlink()
+    assert [feature(calls, number) for number in range(10)] == ADDED[:10].tolist()
+
+
+class Computing:
+    """A runner of a library that keeps `kept` samples of a killed job, and whose output lacks `lost`."""
+
+    def __init__(self, folder: Path, kept: int, lost: int) -> None:
+        self.folder, self._kept, self._lost = folder, kept, lost
+
+    def jobs(self, world: int, jobs: Sequence[Mapping[str, Any]]) -> list[Delivered | Failed]:
+        """Compute as many samples as are left, or read the output."""
+        (job,) = jobs
+        calls = self.folder / f"{job['name']}.calls"
+        if job["mode"] == "derived":
+            return [on_one(range(self._lost, SAMPLES))]
+        before = calls.stat().st_size if calls.is_file() else 0
+        if calls.with_suffix(".kill").exists():
+            calls.write_bytes(b"." * 512)
+            return [Failed("the process died")]
+        calls.write_bytes(b"." * (before + SAMPLES - (self._kept if before else 0)))
+        return [Delivered([[]] * world)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost", "said"),
+    [
+        (512, 0, [EXACT] * 4),
+        (500, 0, [EXACT, EXACT, "exact (12 computed again)", "exact (12 computed again)"]),
+        (512, 3, ["3 missing"] * 4),
+    ],
+)
+def test_features_are_counted(tmp_path: Path, kept: int, lost: int, said: list[str]) -> None:
+    """Each sample must have its feature once; what a job computes again after a kill is told."""
+    cells = _features(cast(Runner, Computing(tmp_path, kept, lost)))
+    assert cells == dict(zip(("epoch", "4 ranks", "resumed", "on 2 ranks"), said, strict=True))
+
+
+def test_each_table_has_its_place(tmp_path: Path) -> None:
+    """A page holds the tables of several results, each between marks of its tasks."""
+    page = tmp_path / "page.md"
+    begins = [MARKS[0].format(*ends) for ends in (("all", "grouped"), ("column", "bad"))]
+    page.write_text("".join(f"text\n{begin}\nold\n{MARKS[1]}\n" for begin in begins))
+    made = between_marks(page, "new", ["column", "relabel", "bad"])
+    assert made == f"text\n{begins[0]}\nold\n{MARKS[1]}\ntext\n{begins[1]}\n\nnew\n{MARKS[1]}\n"
+
+
 class Faulty:
     """A library whose loader does what the task says."""
 
@@ -177,7 +260,7 @@ def test_failing_jobs_stop_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         _run_choosing.in_a_process(
             Faulty(),  # type: ignore[arg-type]
             order,
-            {"task": task, "mode": "epoch", "steps": None, "elastic": False, "port": 1},
+            {"task": task, "mode": "epoch", "steps": None, "elastic": False, "global_batch": 4, "port": 1},
             tmp_path / "job",
         )
         for task in ("fails", "hangs", "delivers")
@@ -190,16 +273,18 @@ def test_failing_jobs_stop_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_documented_tables_are_those_of_the_result() -> None:
-    """The page shows the tables of the result that it links to."""
+    """The page shows the tables of the results that it links to."""
     page = (HERE.parent / "docs" / "comparison.md").read_text()
-    (name,) = re.findall(r"results/([^)]*-choosing\.json)", page)
-    assert markdown(json.loads((HERE / "results" / name).read_text())) in page
+    names = re.findall(r"results/([^)]*-(?:choosing|columns)\.json)", page)
+    assert 0 < len(set(names)) == len(names) == page.count(MARKS[1])
+    for name in names:
+        assert markdown(json.loads((HERE / "results" / name).read_text())) in page
 
 
 @pytest.mark.long
 def test_shardio_chooses_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From end to end: ranks are real processes, and the result and its tables say what came."""
-    size = ["--libraries", "shardio", "--tasks", "select,mix", "--work", str(tmp_path / "work")]
+    size = ["--libraries", "shardio", "--tasks", "select,mix,five,bad", "--work", str(tmp_path / "work")]
     assert main([*size, "--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]) == 0
     result = json.loads((tmp_path / "r.json").read_text())
     for task in result["libraries"]["shardio"]["tasks"].values():
