@@ -36,7 +36,7 @@ HOW = {
     "features": "LanceDataset.add_columns with batch_udf(checkpoint_file=...), in one process",
     "three": "StreamingDataset(num_splits=60)",
     "five": "StreamingDataset(num_splits=60)",
-    "bad": 'StreamingDataset(on_transform_error="fill")',
+    "bad": 'StreamingDataset(on_transform_error="skip")',
     "grouped": 'split_hash(["patient"], [9, 1]), a Permutation in a DataLoader',
 }
 WHERE = f"label IN {WANTED_LABELS} AND score > {LEAST_SCORE}"
@@ -119,7 +119,7 @@ class _Feed(Feed):
             world, splits = self._place.world, RANKS  # what is left over is dropped; 2 ranks take the splits of 4
             if self._task in ("three", "five"):
                 splits = self._place.global_batch
-            bad = {"transform": _decoded, "on_transform_error": "fill", "fill_value": {"id": -1}}
+            bad = {"transform": _decoded, "on_transform_error": "skip"}
             self._data = StreamingDataset(
                 self._table,
                 num_splits=1 if world == 1 else splits,
@@ -138,7 +138,7 @@ class _Feed(Feed):
             numbers = batch["id"].tolist()
             if self._task in BESIDE:
                 numbers = checked(numbers, batch[BESIDE[self._task]].tolist())
-            yield [number for number in numbers if number >= 0] if self._task == "bad" else numbers
+            yield numbers
 
     def save(self, path: Path) -> None:
         """Write this rank's state, and the version of the table."""

@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -110,37 +111,37 @@ def lance_loader(folder: Path) -> Iterable[Batch]:
         rows = data.count_rows()
         batches = iter(random.permutation(rows)[: rows // BATCH * BATCH].reshape(-1, BATCH))
         with ThreadPoolExecutor(THREADS) as pool:
-            waiting = deque(pool.submit(made, numbers) for numbers, _ in zip(batches, range(AHEAD), strict=False))
+            waiting = deque(pool.submit(made, numbers) for _, numbers in zip(range(AHEAD), batches, strict=False))
             while waiting:
                 yield waiting.popleft().result()
-                waiting.extend(pool.submit(made, numbers) for numbers, _ in zip(batches, range(1), strict=False))
+                waiting.extend(pool.submit(made, numbers) for _, numbers in zip(range(1), batches, strict=False))
 
     return Epochs(epoch)
 
 
 def lancedb_loader(folder: Path) -> Iterable[Batch]:
-    """A StreamingDataset under its loader; the transform makes tensors of each record batch, and returns their rows."""
+    """A StreamingDataset per epoch; the transform makes tensors of each record batch, and returns their rows."""
     import lancedb
     import torch
     from lancedb.streaming import StreamingDataset
     from torch.utils.data import DataLoader
 
     table = lancedb.connect(str(folder / "peers")).open_table(TABLE)
-    data: Any = StreamingDataset(
-        table,
-        num_splits=1,
-        rank=0,
-        world_size=1,
-        columns=list(SHAPES),
-        transform=lambda batch: list(zip(*_tensors(batch), strict=True)),
-        transform_parallelism=THREADS,
-    )
+    options: dict[str, Any] = {"num_splits": 1, "rank": 0, "world_size": 1, "shuffle_seed": 0}
+    options |= {"columns": list(SHAPES), "transform_parallelism": THREADS}
+    options["transform"] = lambda batch: list(zip(*_tensors(batch), strict=True))
 
     def stacked(rows: list[Batch]) -> Batch:
         pixels, values = zip(*rows, strict=True)
         return torch.stack(pixels), torch.stack(values)
 
-    return DataLoader(data, BATCH, drop_last=True, collate_fn=stacked)
+    def epochs() -> Iterator[Iterator[Batch]]:
+        for number in count():
+            data: Any = StreamingDataset(table, epoch=number, **options)
+            yield iter(DataLoader(data, BATCH, drop_last=True, collate_fn=stacked))
+
+    each = epochs()
+    return Epochs(lambda: next(each))
 
 
 LOADERS: Mapping[str, Callable[[Path], Iterable[Batch]]] = MappingProxyType(
