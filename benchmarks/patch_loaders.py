@@ -6,6 +6,7 @@ functions import what they need.
 """
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._run_peer import Epochs, versions
+from benchmarks._run_peer import Epochs, cpu_seconds, versions
 
 REQUIREMENTS = (
     "torch==2.13.0",
@@ -307,23 +308,25 @@ def _patch(top: int, left: int) -> tuple[slice, slice]:
 
 
 def rate(batches: Iterable[Batch], seconds: float, warm_up: int = WARM_UP) -> dict[str, float]:
-    """The samples and bytes that arrive, the seconds, and the bytes that this process and its workers read meanwhile.
+    """The samples and bytes that arrive, the seconds, and what this process and its workers spend and read meanwhile.
 
-    They are those of read calls, from the page cache too; not of memory maps.
+    `cpu` is processor time in seconds. The bytes read are those of read calls, from the page cache too; not of memory
+    maps.
     """
     arriving = chain.from_iterable(repeat(batches))
     warm = time.perf_counter() + MOST_WARM_UP
     for _ in range(warm_up):
         if time.perf_counter() < warm:
             next(arriving)
-    read, begun = _bytes_read(), time.perf_counter()
+    read, used, begun = _bytes_read(), cpu_seconds(os.getpid()), time.perf_counter()
     samples = delivered = 0
     while time.perf_counter() < begun + seconds:
         patches, _ = next(arriving)
         samples += len(patches)
         delivered += patches.nbytes
     took = time.perf_counter() - begun
-    return {"samples": samples, "seconds": took, "delivered": delivered, "read": _bytes_read() - read}
+    used = cpu_seconds(os.getpid()) - used
+    return {"samples": samples, "seconds": took, "cpu": used, "delivered": delivered, "read": _bytes_read() - read}
 
 
 def _bytes_read() -> int:

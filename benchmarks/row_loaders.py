@@ -45,7 +45,8 @@ class Rows:
     def __init__(self, path: Path) -> None:
         import h5py
 
-        self._path, self._file = path, None
+        self._path = path
+        self._file: Any = None
         with h5py.File(path) as file:
             self._rows = len(file["pixels"])
 
@@ -79,7 +80,7 @@ def h5py_loader(folder: Path) -> Iterable[Batch]:
     )
 
 
-def _as_made(batch: Batch) -> Batch:
+def _as_made(batch: Any) -> Any:
     return batch
 
 
@@ -163,7 +164,7 @@ def checksum(batches: Iterable[Batch]) -> str:
                 raise ValueError(f"{name} of shape {tuple(array.shape)}")
         rows = zip(pixels.numpy(), values.numpy(), strict=True)
         sums += [zlib.crc32(row, zlib.crc32(numbers)) for row, numbers in rows]
-    return f"{len(sums)} {hashlib.sha256(np.sort(np.array(sums, np.uint32))).hexdigest()[:16]}"
+    return f"{len(sums)} {hashlib.sha256(np.sort(np.array(sums, np.uint32)).tobytes()).hexdigest()[:16]}"
 
 
 def write_peers(folder: Path) -> None:

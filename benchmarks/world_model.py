@@ -4,8 +4,9 @@
     python -m benchmarks.world_model --loaders shardio h5py --rounds 1
 
 A batch is 64 rows in random order, as tensors. Loaders take turns; each run is a process with two threads or worker
-processes. shardio reads the HDF5 file in place. Figures are rows per second, and the ratio of shardio to each within a
-round: medians over rounds. Before the first round, each loader delivers an epoch, whose rows must be the file's.
+processes. shardio reads the HDF5 file in place. Figures are rows per second, by the clock and by processor time, and
+the ratio of shardio to each within a round: medians over rounds. Before the first round, each loader delivers an epoch,
+whose rows must be the file's.
 """
 
 import json
@@ -95,24 +96,26 @@ def measure(
         python = Path(sys.executable) if name == "shardio" else peers
         return run(python, work, {"do": do, "folder": str(folder), "loader": name, "seconds": seconds})
 
-    def rate(name: str) -> float:
+    def rates(name: str) -> dict[str, float]:
         found = ordered(name, "rate")
-        return float(found["samples"] / found["seconds"])
+        return {
+            "rows_per_second": found["samples"] / found["seconds"],
+            "per_cpu_second": found["samples"] / found["cpu"],
+        }
 
     wanted = stored(folder)
     for name in chosen:
         if (found := ordered(name, "check")["rows"]) != wanted:
             raise ValueError(f"{name} delivers rows {found}, not {wanted}")
         print(name, found, file=sys.stderr, flush=True)
-    rates = turns({name: partial(rate, name) for name in chosen}, rounds)
-    return {
-        name: {
-            "rows_per_second": round(median(rates[name])),
-            "rounds": [round(one) for one in rates[name]],
-            f"{chosen[0]} is": round(ratio(rates[chosen[0]], rates[name]), 2),
-        }
-        for name in chosen
-    }
+    made = turns({name: partial(rates, name) for name in chosen}, rounds)
+    result: dict[str, Any] = {name: {} for name in chosen}
+    for kind in made[chosen[0]][0]:
+        by = {name: [one[kind] for one in made[name]] for name in chosen}
+        for name, values in by.items():
+            compared = {f"{chosen[0]} is": round(ratio(by[chosen[0]], values), 2)}
+            result[name][kind] = {"median": round(median(values)), "rounds": [round(one) for one in values], **compared}
+    return result
 
 
 if __name__ == "__main__":
