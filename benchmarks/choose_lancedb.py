@@ -79,12 +79,13 @@ def derive(place: Place, name: str, compute: Callable[[int], int]) -> None:
     if not path.is_dir():
         lance.write_dataset(pyarrow.table({"id": list(SOURCES[0])}), path)
 
-    @lance.batch_udf(pyarrow.schema({"feature": pyarrow.int64()}), checkpoint_file=path.with_suffix(".checkpoint"))
     def features(batch: Any) -> Any:
         values = pyarrow.array([compute(number) for number in batch.column("id").to_pylist()], pyarrow.int64())
         return pyarrow.RecordBatch.from_arrays([values], ["feature"])
 
-    lance.dataset(path).add_columns(features, read_columns=["id"], batch_size=64)
+    schema = pyarrow.schema({"feature": pyarrow.int64()})
+    made = lance.batch_udf(schema, checkpoint_file=path.with_suffix(".checkpoint"))(features)
+    lance.dataset(path).add_columns(made, read_columns=["id"], batch_size=64)
 
 
 def derived(folder: Path, name: str) -> list[tuple[int, int]]:

@@ -9,7 +9,6 @@ from benchmarks import bench_litdata
 from benchmarks._choosing import (
     ADDED,
     APPENDED,
-    BESIDE,
     CHANGE,
     CHOSEN,
     CLASS_SIZES,
@@ -25,7 +24,7 @@ from benchmarks._choosing import (
     row,
 )
 
-REQUIREMENTS = bench_litdata.REQUIREMENTS
+REQUIREMENTS = (*bench_litdata.REQUIREMENTS, "polars==2.1.0")
 VERSIONS = ("litdata", "torch")
 IMPORTS = ("litdata",)
 ENVIRONMENT = bench_litdata.ENVIRONMENT
@@ -38,7 +37,7 @@ HOW = {
     "stages": "CombinedStreamingDataset, its state taken with other weights",
     "grow": 'optimize(mode="append")',
     "column": "ParallelStreamingDataset of both, with a transform",
-    "relabel": "ParallelStreamingDataset of both, with a transform",
+    "relabel": "build_keys_index, dataset_update",
     "features": "optimize(use_checkpoint=True) with as many workers as ranks",
     "three": "StreamingDataset",
     "five": "StreamingDataset",
@@ -47,18 +46,29 @@ CHUNK = 64
 
 
 def prepare(folder: Path) -> None:
-    """Write a dataset per source, and one per class."""
+    """Write a dataset per source, one per class, one of a column, and one whose labels are replaced."""
+    import litdata
+
     for name, numbers in zip("abc", SOURCES, strict=True):
         _write(folder / name, list(numbers))
     _write(folder / "grown", list(SOURCES[0]))
     for number in range(len(CLASS_SIZES)):
         _write(folder / f"class-{number}", of_class(number))
-    for beside in BESIDE.values():
-        _optimize(partial(_added, beside), folder / beside, inputs=list(SOURCES[0]))
+    _optimize(_added, folder / "added", inputs=list(SOURCES[0]))
+    _write(folder / "relabel", list(SOURCES[0]))
+    litdata.build_keys_index(str(folder / "relabel"), _key)
+    with litdata.dataset_update(str(folder / "relabel")) as update:
+        for number in SOURCES[0]:
+            update[number] = row(number) | {"label": int(ADDED[number])}
+        update.commit()
 
 
-def _added(beside: str, number: int) -> dict[str, int]:
-    return {beside: int(ADDED[number])}
+def _added(number: int) -> dict[str, int]:
+    return {"added": int(ADDED[number])}
+
+
+def _key(sample: dict[str, Any]) -> int:
+    return int(sample["id"])
 
 
 def grow(folder: Path) -> None:
@@ -123,8 +133,10 @@ def _dataset(task: str, folder: Path) -> Any:
         return litdata.CombinedStreamingDataset(parts, seed=0)
     if task == "mix":
         return _mixed(folder, SHARES)
-    if task in BESIDE:
-        parts = [_stream(folder / name) for name in ("a", BESIDE[task])]
+    if task == "relabel":
+        return _stream(folder / "relabel")
+    if task == "column":
+        parts = [_stream(folder / name) for name in ("a", "added")]
         return litdata.ParallelStreamingDataset(parts, transform=_merged)
     return _stream(folder / "grown")
 
