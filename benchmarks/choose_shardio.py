@@ -1,11 +1,14 @@
 """Choosing with shardio: views."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks._choosing import (
+    ADDED,
     APPENDED,
+    BESIDE,
     CHANGE,
     CHOSEN,
     CLASS_SIZES,
@@ -23,6 +26,7 @@ from benchmarks._choosing import (
     Feed,
     LoaderFeed,
     Place,
+    checked,
     decoded,
     payload,
     row,
@@ -44,6 +48,9 @@ HOW = {
     "windows": "windows",
     "split": "split(by=...)",
     "grouped": "split(group=...)",
+    "column": "join by position",
+    "relabel": "join(..., replace=True)",
+    "features": "derive",
     "three": "open",
     "five": "open",
     "bad": 'Loader(on_bad_sample="mask")',
@@ -80,6 +87,36 @@ def _convert(path: Path, numbers: range, **options: Any) -> None:
     shardio.convert(source, path, converter="numpy", **options)
 
 
+def derive(place: Place, name: str, compute: Callable[[int], int]) -> None:
+    """Derive the features together with the other ranks."""
+    import shardio
+
+    shardio.derive(
+        place.folder / "a",
+        partial(_features, compute),
+        place.folder / name,
+        version="1",
+        fields=["id"],
+        batch_size=16,
+        shard_samples=16,
+        threads=1,
+        resume=True,
+        world=shardio.World(place.rank, place.world),
+    )
+
+
+def _features(compute: Callable[[int], int], batch: dict[str, Any]) -> dict[str, Any]:
+    return {"feature": batch["id"].new_tensor([compute(number) for number in batch["id"].tolist()])}
+
+
+def derived(folder: Path, name: str) -> list[tuple[int, int]]:
+    """Read the dataset joined with its features."""
+    import shardio
+
+    data = shardio.open(folder / "a").join(folder / name)
+    return [(int(one["id"]), int(one["feature"])) for one in (data[number] for number in range(len(data)))]
+
+
 def feed(task: str, place: Place) -> Feed:
     """A loader for a task."""
     import shardio
@@ -104,6 +141,8 @@ def _dataset(task: str, folder: Path) -> Any:
     data: Any = shardio.open(folder / "a")
     if task in ("all", "three", "five"):
         return data
+    if task in BESIDE:
+        return data.join({BESIDE[task]: ADDED}, replace=task == "relabel")
     if task == "bad":
         return shardio.open(folder / "bad")
     if task == "where":
@@ -140,6 +179,9 @@ class _Feed(LoaderFeed):
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.loader:
             numbers = batch["id"][batch["valid"]]
+            if self._task in BESIDE:
+                yield checked(numbers.tolist(), batch[BESIDE[self._task]][batch["valid"]].tolist())
+                continue
             if self._task == "windows":
                 follow = (numbers == numbers[:, :1] + numbers.new_tensor(range(WINDOW))).all(1)
                 numbers = numbers[:, 0].where(follow, -1)
