@@ -201,9 +201,7 @@ class JoinedRows(Derived[Match]):
             for first, stop in runs(np.unique(numbers)) if own and (side == 0 or self.choice.on is None) else ():
                 self.below[side].read_ahead(range(first, stop), own)
 
-    def warn_of_small_cache(self, window: int) -> None:
-        for dataset in self.below:
-            dataset.warn_of_small_cache(min(window, len(self)))
+    warn_of_small_cache = ReadableDataset.warn_of_small_cache
 
     @property
     def adopted(self) -> bool:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ..containers.extents import NO_BLOCKS, Blocks, Extent, Runs
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import Scratch
+from ..format.fields import sum_column
+from ..format.packets import sum_of
 from ..system.types import Buffer
 from .readable import SelectedSamples, StoredPart
 
@@ -73,20 +75,20 @@ class ScatteredSelection(SelectedSamples):
             yield from part.stored_parts(fields, {name: each[rows] for name, each in blocks.items()})
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        array = self._blank(check_out(out, self._count, self._field(name)))
+        array = self._blank(name, check_out(out, self._count, self._field(name)))
         for part, rows in self._parts:
             array[rows] = part.column(name)
         return array
 
     def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        array = self._blank(check_blocks(blocks, out, self._count, self._field(name)))
+        array = self._blank(name, check_blocks(blocks, out, self._count, self._field(name)))
         for part, rows in self._parts:
             array[rows] = part.blocks(name, blocks[rows])
         return array
 
-    def _blank(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _blank(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         if sum(len(rows) for _, rows in self._parts) < self._count:
-            array[...] = 0
+            array[...] = sum_of(b"") if name.startswith(sum_column("")) else 0
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:

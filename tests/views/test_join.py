@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import jpeg
+from _clips import videos
 from _datasets import CONTAINERS, load, packed
 from _jobs import Job, exact_over_ranks, samples
 from hypothesis import given, settings
@@ -482,3 +483,21 @@ def test_a_map_is_kept_once_and_a_damaged_one_is_made_anew(always_kept: None, tm
         assert (
             base.join(other, on="key", fields=["caption"], how="optional").read(range(COUNT), ["caption"]) == expected
         )
+
+
+def test_videos_are_read_and_stored_with_their_tables(tmp_path: Path) -> None:
+    """Clips of a joined video are those of the dataset that has it, and a join that lacks some converts as well."""
+    owned = videos()
+    base = packed(None, [{"n": n} for n in range(len(owned) + 2)])
+    joined = base.join(owned, fields={"film": "video"}, how="optional")
+    assert joined.read(range(len(owned)), ["film"])["film"] == owned.read(range(len(owned)), ["video"])["video"]
+    frames = [
+        load(one, 2, shuffle=None, fields=[name], transforms={name: [shardio.CenterClip(2), shardio.CenterCrop(32)]})
+        for one, name in ((owned, "video"), (joined[: len(owned)].where("film is not None"), "film"))
+    ]
+    for ours, theirs in zip(*frames, strict=True):
+        assert bool((ours["video"] == theirs["film"]).all())
+    convert(DatasetSource([joined]), tmp_path / "out", container="hdf5")
+    stored = shardio.open(tmp_path / "out")
+    assert repr(stored.read(range(len(base)))) == repr(joined.read(range(len(base))))
+    stored.check(np.arange(len(base)), {})
