@@ -6,7 +6,7 @@
 `photos` are JPEGs of 256 x 256 pixels, of which the function returns what it gets, uint8 [224, 224, 3]: `loader` takes
 the same batches and drops them. `rows` are float32 [1024] in HDF5: `copy` is `cp` of the shards that the derive has
 written, and fsync of each. They run in turns; `ratio` is the median of the rates of `derive` divided by the other
-side's in the same round.
+side's in the same round. `cpu_seconds` are those of all processors, which other programs change little.
 """
 
 import shutil
@@ -58,12 +58,14 @@ def _compare(
     derive(kept)
     sides: dict[str, Any] = {"derive": derive}
     sides |= {"loader": partial(_load, data, transforms)} if transforms else {"copy": partial(_copy, kept)}
-    seconds = turns({side: partial(_timed, run, work / "target") for side, run in sides.items()}, rounds)
-    (other,) = seconds.keys() - {"derive"}
+    measured = turns({side: partial(_timed, run, work / "target") for side, run in sides.items()}, rounds)
+    walls = {side: [wall for wall, _ in found] for side, found in measured.items()}
+    (other,) = sides.keys() - {"derive"}
     return {
         "samples": count,
-        "samples_per_second": {side: round(count / median(found)) for side, found in seconds.items()},
-        "ratio": round(ratio(seconds[other], seconds["derive"]), 3),
+        "samples_per_second": {side: round(count / median(found)) for side, found in walls.items()},
+        "ratio": round(ratio(walls[other], walls["derive"]), 3),
+        "cpu_seconds": {side: round(median(cpu for _, cpu in found), 2) for side, found in measured.items()},
     }
 
 
