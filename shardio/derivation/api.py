@@ -110,8 +110,8 @@ def derive(
         device: the device of batches: cpu, or cuda for the GPU of the rank's number on its node.
         threads: the number of threads that decode, as of a Loader.
         container: the container of the shards: hdf5, tar or lmdb.
-        shard_samples: samples per shard, rounded up to whole batches. A killed rank loses at most one shard. By
-            default, as many as 64 MB hold by the first batch, or fewer to make 64 shards.
+        shard_samples: samples per shard, rounded up to whole batches. A killed rank loses the shard that it computes
+            and the one that it syncs. By default, as many as 64 MB hold by the first batch, or fewer to make 64 shards.
         nan: the treatment of NaN in a value. raise: stop, and name the sample. keep: store it.
         check: compute so many batches, evenly spaced, twice beforehand, and tell whether the values are equal.
         max_bad: how many samples may be unreadable, a count, or below 1 a share of all. They keep their places: the
