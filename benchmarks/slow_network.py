@@ -168,7 +168,7 @@ def main() -> None:
             raise SystemExit("a rank has failed")
 
     def middle(name: str, figure: str) -> float:
-        return median(row[figure] for row in rows if row["way"] == name)
+        return float(median(row[figure] for row in rows if row["way"] == name))
 
     seconds = {name: middle(name, "seconds") for name in WAYS}
     result = {
