@@ -111,7 +111,9 @@ def _places(
 
 def _opened(view: SavedView | None, places: Mapping[str, Place], access: StoreAccess) -> BaseDataset:
     paths = dict.fromkeys(os.fspath(place) for place in places.values() if not isinstance(place, BaseDataset))
-    opened = {path: table(path) if is_table(path) else open_dataset(path, access) for path in paths}
+    opened = {
+        path: table(path) if view is not None and is_table(path) else open_dataset(path, access) for path in paths
+    }
     found = {name: at if isinstance(at, BaseDataset) else opened[os.fspath(at)] for name, at in places.items()}
     return found[""] if view is None else restored(view, found)
 

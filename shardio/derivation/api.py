@@ -219,7 +219,7 @@ def _check_draws(transforms: Transforms, copies: int | None) -> None:
     lists = transforms.values() if isinstance(transforms, Mapping) else [transforms or ()]
     random = [each for listed in lists for each in listed if not isinstance(each, FIXED)]
     if random and copies is None:
-        raise ConfigError("{!r} is random: {copies} computes several draws of each sample", random[0])
+        raise ConfigError("{!r} is random: copies=k computes k draws of each sample", random[0])
     if copies is not None and not random:
         raise ConfigError("{} needs a random transform, or all copies are equal", Option("copies", copies))
 

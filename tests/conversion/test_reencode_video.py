@@ -237,7 +237,7 @@ def test_resume_and_append_keep_to_the_encoding(clips: Path, tmp_path: Path, mon
     shardio.convert(clips, tmp_path / "out", **again)
     with monkeypatch.context() as patched:
         patched.setattr(av, "__version__", "99.0")
-        with pytest.raises(ConfigError, match=r"has encoding .*PyAV 99\.0"):
+        with pytest.raises(ConfigError, match=r"has encoder .*PyAV 99\.0"):
             shardio.convert(clips, tmp_path / "out", **again)
     more = shutil.copytree(clips, tmp_path / "more")
     with pytest.raises(ConfigError, match="was made with"):
