@@ -219,7 +219,7 @@ def test_copies_are_a_loaders_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"transforms": {"image": [shardio.RandomCrop(8)]}}, r"RandomCrop\(.* is random: copies computes"),
+        ({"transforms": {"image": [shardio.RandomCrop(8)]}}, r"RandomCrop\(.* is random: copies=k computes"),
         ({"transforms": {"image": [shardio.Resize(8), shardio.ColorJitter(0.5)]}}, "ColorJitter.* is random"),
         ({"copies": 2, "transforms": SQUARE}, "copies=2 needs a random transform"),
         ({"copies": 0, "transforms": SQUARE}, "copies must be at least 1, got 0"),
