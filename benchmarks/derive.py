@@ -1,23 +1,23 @@
 """Compare a derive by a function that computes nothing with the Loader alone, and with a plain copy of its bytes.
 
-    python -m benchmarks.derive --json derive.json
-    python -m benchmarks.derive --rows 1000000 --photos 0 --work /mnt/disk
+    python benchmarks/photos.py /tmp/photos
+    python -m benchmarks.derive --photos /tmp/photos --json derive.json
+    python -m benchmarks.derive --only rows --work /mnt/disk
 
-`photos` are JPEGs of 256 x 256 pixels, of which the function returns what it gets, uint8 [224, 224, 3]: `loader` takes
-the same batches and drops them. `rows` are float32 [1024] in HDF5: `copy` is `cp` of the shards that the derive has
-written, and fsync of each. They run in turns; `ratio` is the median of the rates of `derive` divided by the other
+`photos` are resized and cropped, and the function returns what it gets, uint8 [224, 224, 3]: `loader` takes the same
+batches and drops them. `rows` are float32 [1024] in HDF5: `copy` is `cp` of the shards that the derive has written, and
+fsync of each. They run in turns; `ratio` is the median of the rates of `derive` divided by the other
 side's in the same round. `cpu_seconds` are those of all processors, which other programs change little.
 """
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import cv2
 import numpy as np
 
 import shardio
@@ -25,35 +25,35 @@ from benchmarks._results import finish, options, ratio, turns
 from benchmarks.writing import _copy, _timed
 
 BATCH = 256
-CROP = [shardio.CenterCrop(224)]
+CROP = [shardio.Resize(256), shardio.CenterCrop(224)]
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = options(__doc__)
+    parser = options(__doc__, photos=True)
     parser.add_argument("--work", type=Path, help="folder to write in (default: that of temporary files)")
-    parser.add_argument("--photos", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--only", nargs="+", choices=("photos", "rows"), default=["photos", "rows"])
     args = parser.parse_args()
+    made: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
+        "photos": lambda: ({"x": path.read_bytes()} for path in sorted(args.photos.rglob("*.jpg"))),
+        "rows": lambda: ({"x": np.full(1024, number, np.float32)} for number in range(args.rows)),
+    }
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=args.work) as work:
-        for name, count, make, transforms in (
-            ("photos", args.photos, _photo, CROP),
-            ("rows", args.rows, _row, None),
-        ):
-            if count:
-                result[name] = _compare(Path(work, name), count, make, transforms, args.rounds)
-                print(name, result[name], flush=True)
+        for name in args.only:
+            transforms = CROP if name == "photos" else None
+            result[name] = _compare(Path(work, name), made[name](), transforms, args.rounds)
+            print(name, result[name], flush=True)
     finish({"batch_size": BATCH, **result}, args.json)
 
 
-def _compare(
-    work: Path, count: int, make: Callable[[int], dict[str, Any]], transforms: Any, rounds: int
-) -> dict[str, Any]:
+def _compare(work: Path, samples: Iterable[dict[str, Any]], transforms: Any, rounds: int) -> dict[str, Any]:
     data, kept = work / "data", work / "kept"
     with shardio.create(data, container="tar" if transforms else "hdf5") as writer:
-        for number in range(count):
-            writer.append(make(number))
+        for sample in samples:
+            writer.append(sample)
+    count = len(shardio.open(data))
     derive = partial(_derive, data, transforms)
     derive(kept)
     sides: dict[str, Any] = {"derive": derive}
@@ -67,17 +67,6 @@ def _compare(
         "ratio": round(ratio(walls[other], walls["derive"]), 3),
         "cpu_seconds": {side: round(median(cpu for _, cpu in found), 2) for side, found in measured.items()},
     }
-
-
-def _photo(number: int) -> dict[str, Any]:
-    random = np.random.default_rng(number % 500)
-    coarse = random.integers(0, 256, (24, 24, 3)).astype(np.uint8)
-    image = cv2.resize(coarse, (256, 256), interpolation=cv2.INTER_CUBIC)
-    return {"x": cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()}
-
-
-def _row(number: int) -> dict[str, Any]:
-    return {"x": np.full(1024, number, np.float32)}
 
 
 def _derive(data: Path, transforms: Any, out: Path) -> None:
