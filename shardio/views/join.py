@@ -113,8 +113,8 @@ def _by_key(base: ReadableDataset, other: ReadableDataset, on: str) -> Table:
             rows[samples] = find(other, base.read(samples, [on])[on], on)
         return rows
 
-    def restored(values: Mapping[str, Any], arrays: Mapping[str, Table]) -> Table:
-        if values or (arrays["rows"].dtype, arrays["rows"].shape) != (dtype, (len(base),)):
+    def restored(head: Mapping[str, Any], arrays: Mapping[str, Table]) -> Table:
+        if (arrays["rows"].dtype, arrays["rows"].shape) != (dtype, (len(base),)):
             raise ValueError("another table")
         if any(part.min() < -1 or part.max() >= len(other) for part in parts(arrays["rows"])):
             raise ValueError("rows that there are not")
@@ -130,7 +130,7 @@ def _views(base: ReadableDataset, other: ReadableDataset) -> Sequence[ReadableDa
 
     That is the one that it was derived from, if it says so, else the one at the bottom.
     """
-    stack, derived = [base], other.derived_from
+    stack, derived = [base], _derived_from(other)
     while isinstance(stack[-1], Derived) and derived not in (stack[-1].digest, *stack[-1].earlier):
         stack.append(stack[-1].base)
     if derived is not None and derived not in (stack[-1].digest, *stack[-1].earlier):
@@ -144,6 +144,24 @@ def _views(base: ReadableDataset, other: ReadableDataset) -> Sequence[ReadableDa
             f"{len(stack[-1]):,} samples"
         )
     return stack[:-1]
+
+
+def _derived_from(other: ReadableDataset) -> str | None:
+    """Return the digest of the dataset that another one, or the one that it is a view of, was derived from.
+
+    Raises ConfigError for a view in which the rows have other numbers than in the dataset that was derived.
+    """
+    bottom = other
+    while isinstance(bottom, Derived):
+        bottom = bottom.base
+    for first in range(0, 0 if bottom.derived_from is None else len(other), AT_ONCE):
+        rows = np.arange(first, min(first + AT_ONCE, len(other)))
+        if (other.origin(rows) != rows).any():
+            raise ConfigError(
+                f"{bottom.path} was derived from other samples, whose numbers are those of its rows, and {other!r} has "
+                "other numbers: join the whole, and choose from the result"
+            )
+    return bottom.derived_from
 
 
 def chosen_fields(other: ReadableDataset, given: Any, on: str | None) -> dict[str, str]:

@@ -97,7 +97,8 @@ class KeptTable(Generic[T]):
                 with contextlib.suppress(OSError, ConfigError):  # a full disk: the table is in memory all the same
                     remove_abandoned(folder, {path.name})
                     self.write(path, table)
-                    table = self.read(path) or table
+                    written = self.read(path)
+                    table = table if written is None else written
         return table
 
     def beside(self, base: ReadableDataset) -> T | None:

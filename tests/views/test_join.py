@@ -464,6 +464,21 @@ def test_a_join_of_joins_reads_every_side(bases: Any, others: Any, aligned: Any)
     assert bases["hdf5"].join({"caption": inner}, on="key", how="optional").digest == again.digest
 
 
+def test_choices_among_derived_rows_join_only_with_the_same_numbers(bases: Any, tmp_path: Path) -> None:
+    """Rows of a derived dataset are for samples by number, so a view that numbers them anew is refused."""
+    base = bases["tar"].where("n >= 10")
+    made = shardio.derive(
+        base, lambda batch: {"feature": batch["n"].double()}, tmp_path / "made", version="1", batch_size=8, fields=["n"]
+    )
+    for other in (made, made.join({"more": np.arange(30)}), made.join({"more": np.arange(30)}, how="inner")):
+        assert base.join(other).read(range(30), ["feature"])["feature"].tolist() == [*range(10, 40)]
+    first = base.join(made[:20], how="inner")
+    assert first.read(range(20), ["feature"])["feature"].tolist() == [*range(10, 30)]
+    for other in (made[::-1], made.where("feature > 15"), made[1:].join({"more": np.arange(30)})):
+        with pytest.raises(ConfigError, match="has other numbers: join the whole, and choose from the result"):
+            base[:5].join(other, how="optional")
+
+
 def test_a_map_is_kept_once_and_a_damaged_one_is_made_anew(always_kept: None, tmp_path: Path) -> None:
     """The table of rows is 4 bytes per sample beside the base; bytes changed anywhere give no wrong row."""
     base = packed(tmp_path / "base", map(base_row, range(COUNT)))
@@ -472,8 +487,10 @@ def test_a_map_is_kept_once_and_a_damaged_one_is_made_anew(always_kept: None, tm
     expected = joined.read(range(COUNT), ["caption"])
     (kept,) = (tmp_path / "base").glob("shardio.join-*.bin")
     assert joined._decided().rows.dtype == np.dtype("<i4")
-    whole = kept.read_bytes()
+    whole, made = kept.read_bytes(), kept.stat().st_ino
     assert len(whole) < 4 * COUNT + 2048
+    base.join(other, on="key", fields=["caption"], how="optional")
+    assert kept.stat().st_ino == made  # opened, not written again
     for place in range(0, len(whole), 7):
         kept.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         again = base.join(other, on="key", fields=["caption"], how="optional")
