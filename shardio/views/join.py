@@ -192,6 +192,8 @@ def joined_fields(base: ReadableDataset, other: ReadableDataset, choice: Join) -
     for dataset in (base, other):
         if any(field.window for field in dataset.fields.values()):
             raise ConfigError(f"{dataset!r} is made of other samples: join these first, and make it of the result")
+        if choice.on is not None:
+            dataset.field(choice.on)  # says why it is not there
     if not renamed or len(renamed) < len(choice.fields):
         raise ConfigError(f"a join takes at least one field of {other.path}, and each once, got {choice.fields}")
     for new, old in choice.fields.items():
@@ -219,7 +221,7 @@ def joined_fields(base: ReadableDataset, other: ReadableDataset, choice: Join) -
 
 
 def _form(field: Field) -> Any:
-    return field.kind, field.role, None if field.is_image else field.shape
+    return field.kind, field.role, field.channels if field.is_image else field.shape
 
 
 def joined_metadata(

@@ -89,6 +89,7 @@ def test_arrays_keep_their_dtypes_and_shapes(tmp_path: Path) -> None:
         ({"a": [None]}, "column 'a' has no values"),
         ({"a": 3}, "column 'a' must be an array or a list, got int"),
         ({"a": {"b": [1]}}, "column 'a' must be an array or a list, got dict"),
+        ({"a": np.array(3)}, "column 'a' must have a value for each row, got an array without an axis"),
         ({"a b": [1]}, "a field's name must be"),
         ({}, "columns of one length"),
     ],
@@ -97,6 +98,20 @@ def test_what_is_no_table_is_refused(given: Any, words: str) -> None:
     """Columns have one length and values, and names that fields may have."""
     with pytest.raises(ConfigError, match=words):
         table(given)
+
+
+def test_columns_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    """Names are made valid ones of fields; a column whose field another one has is never left out."""
+    (tmp_path / "t.csv").write_text("key,a b,a_b\nk0,0,1\n")
+    with pytest.raises(ConfigError, match=r"t\.csv: 'a b' and 'a_b' are both the field 'a_b': rename a column"):
+        table(tmp_path / "t.csv")
+
+
+def test_masked_values_are_missing() -> None:
+    """A masked array is an optional field, which lacks its masked values."""
+    found = table({"n": np.ma.masked_equal([1, 2, 3], 2), "whole": np.ma.array([1.0, 2.0, 3.0])})
+    assert [found[number]["n"] for number in range(3)] == [1, None, 3]
+    assert [field.optional for field in found.fields.values()] == [True, False]
 
 
 def test_objects_in_numpy_files_are_never_loaded(tmp_path: Path) -> None:

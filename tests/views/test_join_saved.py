@@ -81,6 +81,16 @@ def test_tables_are_named_by_their_content(photos: Any, tmp_path: Path) -> None:
         shardio.open(tmp_path / "view.json", of={"score": moved})
 
 
+def test_arrays_are_no_dataset_of_the_working_directory(
+    photos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name that messages give to arrays is never taken for a folder."""
+    shutil.copytree(tmp_path / "data" / "photos", tmp_path / "table")
+    monkeypatch.chdir(tmp_path)
+    photos.join({"x": np.arange(COUNT)}).save(tmp_path / "view.json")
+    assert json.loads((tmp_path / "view.json").read_text())["view"]["with"]["dataset"] is None
+
+
 def test_a_field_that_was_joined_twice_has_two_names(photos: Any, tmp_path: Path) -> None:
     """Each side of a stack of joins can be given, also where fields have taken each other's place."""
     first, second = {"x": np.arange(COUNT)}, {"x": np.arange(COUNT) * 2}
