@@ -18,7 +18,7 @@ from ..conversion.shard_tasks import TaskContext, WriteTask, throughout
 from ..conversion.source import Delegated
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
-from ..dataset.opening import Place, as_dataset
+from ..dataset.opening import Place, as_dataset, at_bottom
 from ..dataset.store_access import DEFAULTS, StoreAccess
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..engines.fused_images import Decode, EngineName
@@ -129,8 +129,8 @@ def derive(
         The dataset at `out`, opened. The manifest's `conversion["derived"]` names the digest of its input.
 
     Raises:
-        ConfigError: an argument breaks a rule; or what is at `out` was derived from another input, or with another
-            version or options, which are then named with both values.
+        ConfigError: an argument breaks a rule; `out` is what is derived from; or what is at `out` was derived from
+            another input, or with another version or options, which are then named with both values.
         MapError: values that cannot be stored, NaN, or a batch that differs from the first; the samples are named.
         BadSample, ShardCorrupt: a sample is bad, with `max_bad=0`. TooManyBad: more samples are bad than that.
         OSError, StoreError: `out` cannot be written.
@@ -139,6 +139,8 @@ def derive(
     access = StoreAccess.of(dataset, out, store_options=store_options)
     view, place = as_dataset(dataset, access), open_output(out, store_options, also_read=True)
     on_disk(container)
+    if os.path.realpath(f"{place.path}") in [os.path.realpath(f"{each.path}") for each in at_bottom(view)]:
+        raise ConfigError("{out} must be another place than what is derived from, got {}", place.path)
     if not isinstance(version, str) or not version:
         raise ConfigError("{version} must be text, such as '1', got {!r}", version)
     if nan not in ("raise", "keep"):
