@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -99,7 +100,7 @@ class Deriver:
     def repeated(self, batches: Sequence[range]) -> list[str]:
         """Compute some batches twice; return notes on fields that differ, or one note that all are equal."""
         found: dict[str, list[float]] = {}
-        columns = (each.columns for each in self.computed([each for each in batches for _ in range(2)]))
+        columns = (deepcopy(each.columns) for each in self.computed([each for each in batches for _ in range(2)]))
         for one, other in zip(columns, columns, strict=True):
             for name in self.fields:
                 if (most := difference(one[name], other[name])) is not None:
@@ -149,8 +150,8 @@ class Deriver:
         try:
             of_batch = torch.cuda.device_of(batches[0]["index"])  # type: ignore[no-untyped-call]  # torch's
             with torch.inference_mode(), of_batch:
-                made = [columns_of(self.function(batch)) for batch in batches]
-            columns = stacked(made) if self.stacks else made[0]
+                made = (columns_of(self.function(batch)) for batch in batches)
+                columns = stacked([deepcopy(each) for each in made]) if self.stacks else next(made)
             self.fields = check(columns, self.fields, len(numbers))
             if not self.keeps_nan:
                 check_nan(columns, numbers, but=bad)

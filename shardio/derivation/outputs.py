@@ -26,14 +26,19 @@ def columns_of(outputs: Any) -> Columns:
 
 def _column(value: Any, name: Any) -> NDArray[Any] | list[Any]:
     if isinstance(value, list | tuple):
-        return [_column(each, name) if isinstance(each, torch.Tensor) else each for each in value]
+        return [_array(each, name) if isinstance(each, torch.Tensor) else each for each in value]
     if isinstance(value, torch.Tensor):
-        if value.dtype == torch.bfloat16:
-            raise MapError(f"{name!r} is bfloat16, which no field stores: return value.half() or value.float()")
-        value = value.detach().cpu().numpy()
-    if not isinstance(value, np.ndarray):
-        raise MapError(f"{name!r} must be a tensor, an array or a list with a value per sample, got {type(value)}")
+        value = _array(value, name)
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        raise MapError(f"{name!r} must be a tensor, an array or a list with a value per sample, got {value!r:.60}")
     return value
+
+
+def _array(value: torch.Tensor, name: Any) -> NDArray[Any]:
+    if value.dtype == torch.bfloat16:
+        raise MapError(f"{name!r} is bfloat16, which no field stores: return value.half() or value.float()")
+    array: NDArray[Any] = value.detach().cpu().numpy()
+    return array
 
 
 def stacked(copies: Sequence[Columns]) -> Columns:
@@ -56,15 +61,15 @@ def check(columns: Columns, fields: Mapping[str, Field], count: int) -> Mapping[
         count: the number of samples.
     """
     for name, column in columns.items():
-        if (found := len(np.atleast_1d(column) if isinstance(column, np.ndarray) else column)) != count:
-            raise MapError(f"{name!r} must have a value for each of {count} samples, got {found}")
+        if len(column) != count:
+            raise MapError(f"{name!r} must have a value for each of {count} samples, got {len(column)}")
     try:
         own = infer_fields({name: column[0] for name, column in columns.items()})
     except ConfigError as error:
         raise MapError(f"the function's values cannot be stored: {error}") from error
     for name, field in own.items():
-        if field.kind == "array" and not isinstance(columns[name], np.ndarray):
-            own[name] = replace(field, shape=(None, *(field.shape or ())[1:]))
+        if field.kind == "array" and field.shape and not isinstance(columns[name], np.ndarray):
+            own[name] = replace(field, shape=(None, *field.shape[1:]))
     if fields and own != fields:
         raise MapError(f"the function returned {describe_fields(own)}, for the first batch {describe_fields(fields)}")
     return own
@@ -80,8 +85,9 @@ def check_nan(columns: Columns, numbers: Sequence[int], but: Container[int]) -> 
 
 
 def _has_nan(value: Any) -> bool:
-    is_float = isinstance(value, np.ndarray) and value.dtype.kind in "fc"
-    return is_float and bool(np.isnan(value.min(initial=0)))  # a minimum is NaN if any number is, and takes no memory
+    numbers = np.asarray(value if isinstance(value, np.ndarray | np.generic | float) else ())
+    # A minimum is NaN if any number is, and takes no memory.
+    return numbers.dtype.kind in "fc" and bool(np.isnan(numbers.min(initial=0)))
 
 
 def difference(one: Any, other: Any) -> float | None:

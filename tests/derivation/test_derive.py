@@ -148,7 +148,7 @@ def test_a_function_that_raises(tmp_path: Path, at: int) -> None:
         ({"y": torch.zeros(4, 2)}, r"samples 8 to 11: .* y \(array"),
         ({"x": torch.zeros(4, 2), "y": torch.zeros(4)}, r"samples 8 to 11: .* y \(scalar"),
         ({"x": torch.zeros(3, 2)}, r"samples 8 to 11: 'x' must have a value for each of 4 samples, got 3"),
-        ({"x": torch.zeros(())}, r"samples 8 to 11: 'x' must have a value for each of 4 samples, got 1"),
+        ({"x": torch.zeros(())}, r"samples 8 to 11: 'x' must be a tensor.*with a value per sample, got array\(0"),
         ({"x": [np.zeros(2), np.zeros((2, 2))] * 2}, r"samples 8 to 11: .* x \(array, float64, \[any\]\)"),
         ({"x": torch.tensor([[0.0, 1]] * 3 + [[0, float("nan")]])}, r"samples 8 to 11: 'x' of sample 11 is NaN; nan="),
         ({"x": torch.zeros(4, 2).bfloat16()}, r"samples 8 to 11: 'x' is bfloat16"),
@@ -174,6 +174,43 @@ def test_rows_of_a_list_must_be_alike(tmp_path: Path) -> None:
 
     with pytest.raises(BadSample, match=r"sample 9: field 'x': expected shape \(None,\), got \(2, 2\)"):
         derive(tensors(20), odd, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, torch.tensor])
+def test_nan_in_a_list_of_numbers(tmp_path: Path, kind: Any) -> None:
+    """A list's numbers of Python, NumPy and torch are looked through as a tensor's are; without NaN they are stored."""
+
+    def listed(batch: Batch) -> Batch:
+        return {"x": [kind(float("nan") if number == 9 else number) for number in batch["index"].tolist()]}
+
+    with pytest.raises(MapError, match=r"samples 8 to 11: 'x' of sample 9 is NaN; nan="):
+        derive(tensors(20), listed, tmp_path / "out")
+    made = derive(tensors(9), listed, tmp_path / "few")
+    assert made.read(range(9))["x"].tolist() == [*range(9)]
+
+
+def test_a_value_without_an_axis_for_samples(tmp_path: Path) -> None:
+    """A mean of a whole batch is an error for a batch of one sample as well."""
+    with pytest.raises(MapError, match=r"samples 0 to 0: 'output' must be .* with a value per sample, got array\(0"):
+        derive(tensors(1), lambda batch: batch["label"].float().mean(), tmp_path / "out")
+
+
+def test_a_function_may_return_the_same_memory(tmp_path: Path) -> None:
+    """Values in one array that each call fills anew are those of their own batch, copy, and repetition."""
+    crop, told, calls = {"image": [shardio.RandomCrop(8)]}, [], iter(range(100))
+    kept = {"image": np.zeros((4, 8, 8, 3), np.uint8)}
+
+    def same(batch: Batch) -> Batch:
+        filled = kept["image"][: len(batch["index"])]
+        filled[:] = batch["image"]
+        return {"image": filled}
+
+    made = derive(photos(10), same, tmp_path / "same", transforms=crop, copies=2)
+    own = derive(photos(10), lambda batch: {"image": batch["image"]}, tmp_path / "own", transforms=crop, copies=2)
+    assert made.digest == own.digest
+    shared = torch.zeros(4)
+    derive(tensors(8), lambda batch: shared.fill_(next(calls)), tmp_path / "drift", check=2, tell=told.append)
+    assert told == ["field 'output' differs in 2 of 2 batches, computed twice, by up to 1"]
 
 
 def test_nan_is_kept_on_request(tmp_path: Path) -> None:
@@ -267,6 +304,16 @@ def test_what_is_there_must_fit(tmp_path: Path, how: str) -> None:
         derive(data, counted, out)
     assert files_of(shardio.open(out)) == before
     assert len(derive(data[:19], counted, out, overwrite=True)) == 19
+
+
+def test_the_input_is_no_output(tmp_path: Path) -> None:
+    """A dataset that a view reads is not replaced by what is derived from the view."""
+    data = tensors(20, tmp_path / "data")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for place in (tmp_path / "data", tmp_path / "link" / "data"):
+        with pytest.raises(ConfigError, match=r"out must be another place than what is derived from, got .*data"):
+            derive(data[:5], doubled, place, overwrite=True)
+    assert shardio.open(tmp_path / "data").digest == data.digest
 
 
 def test_if_missing_goes_on_with_what_was_cut_off(tmp_path: Path) -> None:
