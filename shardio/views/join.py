@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..format.fields import Field, as_fields, describe, present_column
 from ..format.file_table import Table, parts
+from ..format.keys import is_key
 from ..system.types import Indices
 from .choice import Choice
 from .classes import KEY, named_field, names_by_field
@@ -135,8 +136,8 @@ def _views(base: ReadableDataset, other: ReadableDataset) -> Sequence[ReadableDa
         stack.append(stack[-1].base)
     if derived is not None and derived not in (stack[-1].digest, *stack[-1].earlier):
         raise ConfigError(
-            f"{other.path} was derived from what has the digest {derived}, and joins that and its views by position; "
-            f"{base.path} has {stack[-1].digest}"
+            f"{other.path} was derived from a dataset with the digest {derived}, and by position joins only that one "
+            f"and its views; {stack[-1].path} has the digest {stack[-1].digest}"
         )
     if len(other) > len(stack[-1]):
         raise ConfigError(
@@ -190,6 +191,8 @@ def joined_fields(base: ReadableDataset, other: ReadableDataset, choice: Join) -
     """
     fields, renamed = dict(base.fields), {old: new for new, old in choice.fields.items()}
     for dataset in (base, other):
+        if choice.on is not None:
+            dataset.field(choice.on)  # ConfigError if there is none
         if any(field.window for field in dataset.fields.values()):
             raise ConfigError(f"{dataset!r} is made of other samples: join these first, and make it of the result")
         if choice.on is not None:
@@ -207,9 +210,10 @@ def joined_fields(base: ReadableDataset, other: ReadableDataset, choice: Join) -
             optional=field.optional or choice.how == "optional",
         )
         if before is not None and not choice.replace:
+            by_key = f"; to join by key, give on={new!r}" if choice.on is None and is_key(before) else ""
             raise ConfigError(
                 f"{base.path} has a field {new!r} already: rename it, as with fields={{'{new}_2': {old!r}}}, or "
-                "replace=True takes its place"
+                f"replace=True takes its place{by_key}"
             )
         if before is not None and _form(before) != _form(field):
             raise ConfigError(

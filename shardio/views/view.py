@@ -27,7 +27,7 @@ from .clips import ClipRows
 from .derived import Derived
 from .index_map import IndexMap
 from .join import How, Join, chosen_fields
-from .joined import JoinedRows
+from .joined_rows import JoinedRows
 from .key_table import Keys, find
 from .readable import ReadableDataset, as_indices
 from .row_choice import Cut, Packed

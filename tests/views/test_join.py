@@ -257,7 +257,9 @@ def test_samples_without_a_row_are_an_error_with_their_count_and_the_first(bases
     ("arguments", "words"),
     [
         (({"n": np.arange(COUNT)},), r"has a field 'n' already: rename it, as with fields=\{'n_2': 'n'\}, or replace"),
+        (({"key": ["a"] * COUNT},), r"has a field 'key' already: .*; to join by key, give on='key'$"),
         (({"x": np.arange(COUNT)}, "n"), r"no field 'n'; there are x"),
+        (({"key": ["a"]}, "name"), r"no field 'name'; there are "),
         (({"key": np.arange(COUNT), "x": np.arange(COUNT)}, "key"), r"the key 'key' is text in .*, but scalar"),
         (({"key": [f"k{n // 2}" for n in range(COUNT)], "x": np.arange(COUNT)}, "key"), r"keys must be unique"),
         (({"x": np.arange(COUNT)}, "key"), "no field 'key'"),
@@ -449,7 +451,7 @@ def test_a_derived_dataset_joins_what_it_was_derived_from(bases: Any, tmp_path: 
     whole = derived(base.digest, COUNT)
     assert view[::-1].join(whole)[0]["feature"] == 39.0
     for wrong in (base, base.where("n >= 11"), bases["hdf5"].where("n > 9")):
-        with pytest.raises(ConfigError, match=rf"derived from what has the digest {view.digest}"):
+        with pytest.raises(ConfigError, match=rf"derived from a dataset with the digest {view.digest}"):
             wrong.join(features)
 
 
