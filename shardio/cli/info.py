@@ -96,6 +96,7 @@ def info(
         "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
         "digest": loaded.digest,
         **_growth(loaded),
+        **_origin(loaded),
         **{f"field {name}": _described(field) + videos.get(name, "") for name, field in loaded.fields.items()},
         **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
@@ -176,6 +177,14 @@ def _growth(loaded: manifest.Manifest) -> dict[str, str]:
     (digest, samples), more = list(loaded.grew_from.items())[-1], len(loaded.grew_from) - 1
     before = f", and {counted(more, 'time')} before" if more else ""
     return {"grew from": f"{samples:,} samples, {digest}{before}"}
+
+
+def _origin(loaded: manifest.Manifest) -> dict[str, str]:
+    """Return which dataset `shardio derive` computed this one from, and how."""
+    derived = loaded.conversion.get("derived")
+    if not isinstance(derived, dict):
+        return {}
+    return {"derived from": f"{derived.get('digest')} by {derived.get('function')}, version {derived.get('version')}"}
 
 
 def _described(field: Field) -> str:

@@ -43,6 +43,7 @@ def test_it_derives_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
     crop = [shardio.Resize(16), shardio.CenterCrop(16)]
     batch = next(iter(shardio.Loader("data", 24, shuffle=None, transforms=crop)))
     assert made.read(range(24))["color"] == pytest.approx(batch["image"].float().mean(dim=(1, 2)).numpy())
+    assert f"{shardio.open('data').digest} by colors:mean, version 1\n" in here("info", "out")
     assert ended(capsys, *GIVEN, "--fields", "image", "--if-missing")[1] == f"{out.splitlines()[0]}\n"
 
 
