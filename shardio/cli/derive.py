@@ -1,4 +1,4 @@
-"""`shardio derive`: compute a function of every sample, and write the values as a dataset."""
+"""`shardio derive`: run a function on every sample, and write what it returns as a dataset."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -41,22 +41,24 @@ def derive(
     out: Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")],
     call: Annotated[
         str,
-        typer.Option(help="The function, in a module of this folder or of Python's path.", metavar="MODULE:FUNCTION"),
+        typer.Option(
+            help="The function, in a module of the current folder or Python's path.", metavar="MODULE:FUNCTION"
+        ),
     ],
     stores: dict[str, Any],
     choice: ViewChoice,
     options: dict[str, Any],
     resize: Annotated[
         int | None,
-        typer.Option(help="Resize the shorter side of images to so many pixels, and take the central square."),
+        typer.Option(help="Resize the shorter side of images to this many pixels, and take the central square."),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compute a function of every sample, once each, on any number of ranks, and write the values as a dataset.
+    """Run a function on every sample, exactly once, on any number of ranks, and write what it returns as a dataset.
 
     The function gets a batch, a dict of tensors such as image, uint8 [B, H, W, 3], and returns a dict of tensors
-    [B, ...] or lists of B values. Sample i of OUT is made of sample i of DATASET. Whatever kills a rank, --resume goes
-    on with the shards that are not finished, on any number of ranks.
+    [B, ...] or lists of B values. Sample i of OUT is computed from sample i of DATASET. If ranks are killed, --resume
+    continues with the shards that are not finished, on any number of ranks.
 
     Examples:
 

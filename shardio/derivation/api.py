@@ -73,11 +73,11 @@ def derive(
     tell: Callable[[str], None] | None = None,
     report: Callable[[WrittenDataset, LoaderStats], None] | None = None,
 ) -> Dataset:
-    """Compute a function of every sample, once each, and write the values as a dataset at `out`.
+    """Run a function on every sample, exactly once, and write what it returns as a dataset at `out`.
 
-    Sample i of the result is made of sample i of `dataset`. The function gets batches in stored order, decoded,
-    transformed and sent to the device as by a Loader. Which rank computes a batch changes nothing: a function that
-    returns the same for the same batch gives the same bytes on any number of ranks, and after any kill.
+    Sample i of the result is computed from sample i of `dataset`. The function gets batches in stored order, decoded,
+    transformed and sent to the device as by a Loader. If it returns the same values for the same batch, the bytes are
+    the same on any number of ranks, and after any kill.
 
     Examples:
         >>> import shardio
@@ -97,28 +97,29 @@ def derive(
             dtypes and shapes of the first.
         out: the directory of the new dataset, empty or nonexistent; or its URL.
         version: the version of the function, such as dino-s14-1. Change it whenever the function returns other values:
-            nothing else shows that the values are out of date.
+            neither its code nor its weights are compared.
         batch_size: samples per batch. Batches are cut from the beginning of each shard.
         fields: the fields that the function gets, such as image; by default all.
         transforms: as of a Loader. Random ones need `copies`.
         decode: how images are decoded: exact or fast, as of a Loader.
         engine: what decodes images: cpu, dali, nvimgcodec or auto, as of a Loader; cpu gives the same bytes anywhere.
         orient: rotate image files upright by their EXIF orientation.
-        copies: compute every sample so many times with random transforms, as in epochs 0 to copies - 1 of a Loader.
-            Values get an axis for the copies, before their own: [copies, ...].
+        copies: how often to compute every sample, with the random draws of a Loader's epochs 0 to copies - 1. Values
+            get an axis for the copies, before their own: [copies, ...].
         seed: the seed of random transforms.
-        device: the device of batches: cpu, or cuda for the GPU of the rank's number on its node.
+        device: the device of batches: cpu; or cuda, of which each rank gets the GPU of its local rank.
         threads: the number of threads that decode, as of a Loader.
         container: the container of the shards: hdf5, tar or lmdb.
         shard_samples: samples per shard, rounded up to whole batches. A killed rank loses the shard that it computes
-            and the one that it syncs. By default, as many as 64 MB hold by the first batch, or fewer to make 64 shards.
+            and the one that it syncs. By default, about 64 MB, estimated from the first batch, but at most a 64th of
+            all samples.
         nan: the treatment of NaN in a value. raise: stop, and name the sample. keep: store it.
-        check: compute so many batches, evenly spaced, twice beforehand, and tell whether the values are equal.
-        max_bad: how many samples may be unreadable, a count, or below 1 a share of all. They keep their places: the
-            fields are optional, and the values of these samples are missing. By default none may.
+        check: the number of batches, evenly spaced, to compute twice beforehand, and compare.
+        max_bad: how many samples may be unreadable, a count, or below 1 a share of all. Their values are missing, and
+            all fields are optional. By default, such a sample raises its error.
         world: this process's rank among those that share the work; by default that of `World.detect()`.
         resume: continue where the work was interrupted, on any number of ranks. A finished dataset stays.
-        if_missing: do the same, and compute nothing at all if the dataset is finished.
+        if_missing: as `resume`, and do not call the function at all if the dataset is finished.
         overwrite: replace the dataset at the output once the new one is complete.
         store_options: for datasets at URLs: options of their store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.

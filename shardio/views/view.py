@@ -123,11 +123,11 @@ class BaseDataset(ReadableDataset):
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
 
     def find(self, keys: Keys, on: str = "key") -> Indices:
-        """Return the numbers that the samples with some keys have here, int64 [n]; -1 for a key that no sample has.
+        """Return the numbers of the samples that have some keys, int64 [n]; -1 for a key that no sample has.
 
-        A view finds its own samples. The first call reads all keys, once per node: from 65,536 samples on, the
-        table that it makes is kept in a file in the dataset's folder, or in the cache. `shardio convert` and `append`
-        write it as well, and `shardio index --keys` does for a dataset without one.
+        In a view, these are the view's numbers. Keys are looked up in an index, which `shardio convert`, `append` and
+        `shardio index --keys` write beside the shards. Without one, the first call reads all keys, and from 65,536
+        samples on keeps the index in a file in the dataset's folder, or in the cache, once per node.
 
         Args:
             keys: n strings, or n integers.
@@ -271,9 +271,9 @@ class BaseDataset(ReadableDataset):
             other: a dataset or a view, or its path or URL; a table, which is read into memory: the path of a `.csv`,
                 `.tsv`, `.jsonl`, `.parquet`, `.npy` or `.npz` file, or a dict of arrays and lists; or a dict of
                 datasets, of which each gives one field, by the name of the field here.
-            on: the field, text or integers, whose value finds the row of a sample in `other`. None joins by position:
-                row i is for sample i of the dataset at the bottom of this one, also where this is a view of it. The
-                rows of a dataset that `shardio derive` has made are for the samples of the view it was derived from.
+            on: the field, text or integers, by whose value a sample's row in `other` is found. None joins by position:
+                row i is for sample i of the stored dataset, also if this is a view of it. The rows of a dataset that
+                `shardio derive` has made are for the samples of its input.
             fields: the fields to join, a list or a dict of their names in `other` by new names. None takes all but
                 `on`.
             how: what happens to samples without a row. `"error"` raises; `"optional"` makes the joined fields optional,
