@@ -10,7 +10,6 @@ fsync of each. They run in turns; `ratio` is the median of the rates of `derive`
 side's in the same round. `cpu_seconds` are those of all processors, which other programs change little.
 """
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -73,7 +72,6 @@ def _derive(data: Path, transforms: Any, out: Path) -> None:
     def same(batch: dict[str, Any]) -> Any:
         return batch["x"]
 
-    shutil.rmtree(out, ignore_errors=True)
     shardio.derive(data, same, out, version="1", batch_size=BATCH, transforms=transforms, world=shardio.World())
 
 

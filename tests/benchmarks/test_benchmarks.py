@@ -10,7 +10,7 @@ import pytest
 from _builders import jpeg
 from _datasets import tensors
 
-from benchmarks import _gpu_data, _processes, detection, find, gpu, other_python, writing
+from benchmarks import _gpu_data, _processes, derive, detection, find, gpu, other_python, writing
 from benchmarks._gpu_parts import Case, Settings, Step, in_turns
 from benchmarks._processes import PeerFailed
 
@@ -32,6 +32,24 @@ def test_the_benchmark_of_writing_compares_equal_bytes(tmp_path: Path, monkeypat
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert rows.keys() == {"small", "large"}
     assert all(row["mbytes_per_second"].keys() == {"extend", "copy"} and row["ratio"] > 0 for row in rows.values())
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_derive_compares_equal_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photos have the rates of derive and Loader, rows of derive and copy; nothing stays in the folder."""
+    for name in ("work", "photos"):
+        (tmp_path / name).mkdir()
+    for number in range(4):
+        (tmp_path / "photos" / f"{number}.jpg").write_bytes(jpeg(300, 400, seed=number))
+    options = {"--work": tmp_path / "work", "--photos": tmp_path / "photos", "--rows": 300}
+    options |= {"--rounds": 1, "--json": tmp_path / "r.json"}
+    monkeypatch.setattr(sys, "argv", ["derive", *(str(word) for pair in options.items() for word in pair)])
+    derive.main()
+    found = json.loads((tmp_path / "r.json").read_text())
+    for name, other in {"photos": "loader", "rows": "copy"}.items():
+        assert found[name]["samples_per_second"].keys() == {"derive", other}
+        assert found[name]["ratio"] > 0
     assert not list((tmp_path / "work").iterdir())
 
 
