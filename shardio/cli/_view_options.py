@@ -89,12 +89,8 @@ class ViewChoice:
         """Return the parts of the split; without one, what is chosen, as ""."""
         of = self._given
         joins = [_parsed(text) for text in self.join or ()]
-        read = [
-            place,
-            *(of.values() if isinstance(of, Mapping) else [of] if of else []),
-            *(other for other, _ in joins),
-        ]
-        access = StoreAccess.of(*read, *others, **stores)
+        given = of.values() if isinstance(of, Mapping) else filter(None, [of])
+        access = StoreAccess.of(place, *given, *(other for other, _ in joins), *others, **stores)
         view: BaseDataset = as_dataset(place, access, of)
         for other, options in joins:
             view = view.join(as_other(other, access), **options)
