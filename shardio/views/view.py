@@ -294,7 +294,7 @@ class BaseDataset(ReadableDataset):
                 joined = joined.join(one, on, fields={name: None}, how=how, replace=replace)
             return joined  # type: ignore[no-any-return]
         base, found = self._to_choose_from("join"), type(self)._as_other(other)
-        choice = Join(chosen_fields(found, fields, on), on, how, replace)
+        choice = Join(chosen_fields(found, fields, on), on, how, bool(replace))
         return Joined(base, found._to_choose_from("join"), choice)
 
     _as_other: ClassVar[Callable[[Any], BaseDataset]]  # set by `shardio/__init__.py`, as `_as_html` is

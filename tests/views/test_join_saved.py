@@ -94,7 +94,8 @@ def test_arrays_are_no_dataset_of_the_working_directory(
 def test_a_field_that_was_joined_twice_has_two_names(photos: Any, tmp_path: Path) -> None:
     """Each side of a stack of joins can be given, also where fields have taken each other's place."""
     first, second = {"x": np.arange(COUNT)}, {"x": np.arange(COUNT) * 2}
-    view = photos.join(first).join(second, replace=True)
+    view = photos.join(first).join(second, replace=1)
+    assert view.digest == photos.join(first).join(second, replace=True).digest
     view.save(tmp_path / "view.json")
     with pytest.raises(ConfigError, match=r"\(base, x, x'\), got y"):
         shardio.open(tmp_path / "view.json", of={"y": photos})
