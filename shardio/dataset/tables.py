@@ -47,7 +47,10 @@ def table(given: str | os.PathLike[str] | Mapping[str, Any]) -> Dataset:
     """
     # Of arrays this is only a name, as of samples in memory: no folder is there.
     place = Path("/memory/table") if isinstance(given, Mapping) else local_path(given).absolute()
-    columns = given if isinstance(given, Mapping) else _renamed(place, _read(place))
+    read = given if isinstance(given, Mapping) else _read(place)
+    columns = given if read is given else {field_name(name): column for name, column in read.items()}
+    if len(columns) < len(read):
+        raise ConfigError(f"{place}: two columns would be one field, as {', '.join(columns)} are all: rename one")
     made = {name: _column(name, each) for name, each in columns.items()}
     counts = {len(values) for _, values in made.values()}
     if len(counts) != 1 or not all(counts):
@@ -76,24 +79,13 @@ def _read(path: Path) -> Mapping[str, Any]:
         return {path.stem: arrays} if suffix == ".npy" else dict(arrays)
 
 
-def _renamed(path: Path, columns: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return columns by the names of their fields; ConfigError for two that have one."""
-    fields = {field_name(name): name for name in columns}
-    if both := [name for name in columns if fields[field_name(name)] != name]:
-        field = field_name(both[0])
-        raise ConfigError(f"{path}: {both[0]!r} and {fields[field]!r} are both the field {field!r}: rename a column")
-    return {field: columns[name] for field, name in fields.items()}
-
-
 def _column(name: str, given: Any) -> _Column:
     """Return the field of values, where None stands for a missing one, and the values."""
-    if isinstance(given, np.ma.MaskedArray):
-        given = given.tolist()  # None where it is masked
+    if isinstance(given, np.ma.MaskedArray) or (isinstance(given, np.ndarray) and not given.ndim):
+        given = given.tolist()  # None where it is masked; no list without an axis
     if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str | bytes):
         raise ConfigError(f"column {name!r} must be an array or a list, got {type(given).__name__}")
     array = given if isinstance(given, np.ndarray) else None
-    if array is not None and not array.ndim:
-        raise ConfigError(f"column {name!r} must have a value for each row, got an array without an axis")
     values = given if array is not None and array.dtype.kind in "biufc" else list(given)
     known = values if isinstance(values, np.ndarray) else [value for value in values if value is not None]
     if not len(known):

@@ -152,16 +152,13 @@ def _derived_from(other: ReadableDataset) -> str | None:
 
     Raises ConfigError for a view in which the rows have other numbers than in the dataset that was derived.
     """
-    bottom = other
-    while isinstance(bottom, Derived):
-        bottom = bottom.base
-    for first in range(0, 0 if bottom.derived_from is None else len(other), AT_ONCE):
-        rows = np.arange(first, min(first + AT_ONCE, len(other)))
-        if (other.origin(rows) != rows).any():
-            raise ConfigError(
-                f"{bottom.path} was derived from other samples, whose numbers are those of its rows, and {other!r} has "
-                "other numbers: join the whole, and choose from the result"
-            )
+    views = [other]
+    while isinstance(views[-1], Derived):
+        views.append(views[-1].base)
+    *views, bottom = views
+    numbered = Match(None, views, len(bottom)).of_first(0 if bottom.derived_from is None else len(other))
+    if any((numbers != rows).any() for numbers, rows in numbered):
+        raise ConfigError(f"rows have other numbers in {other!r} than as they were derived: join all, then choose")
     return bottom.derived_from
 
 

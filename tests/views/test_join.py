@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg
+from _builders import jpeg, spoiled
 from _clips import videos
 from _datasets import CONTAINERS, load, packed
 from _jobs import Job, exact_over_ranks, samples
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.conversion.api import convert
 from shardio.conversion.dataset_source import DatasetSource
-from shardio.errors import ConfigError, ShardCorrupt
+from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import with_hidden
 from shardio.views import kept_table
 from shardio.views.view import BaseDataset
@@ -391,6 +391,18 @@ def test_damage_is_named_by_the_side_that_has_it(bases: Any, tmp_path: Path) -> 
     assert (17 not in delivered, len(delivered), loader.quarantine()[0].location.index) == (True, COUNT, 17)
 
 
+def test_an_image_that_does_not_decode_is_named_with_where_it_was_joined_from(bases: Any, tmp_path: Path) -> None:
+    """The place of a bad sample is that of the base; its message also names the dataset that has the field."""
+    images = [{"key": f"k{n}", "second": spoiled(jpeg(8, 8)) if n == 5 else jpeg(8, 8)} for n in range(COUNT)]
+    joined = bases["tar"].join(packed(tmp_path / "other", images), on="key")[::-1]
+    resized: Any = {"second": [shardio.Resize((8, 8))]}
+    with pytest.raises(BadSample, match=r"row 5 \(sample 34, key k5\), field 'second', joined from .*/other: "):
+        list(load(joined, 8, fields=["second"], transforms=resized))
+    own = packed(None, [{"image": spoiled(jpeg(8, 8))}]).join({"n": [1]})
+    with pytest.raises(BadSample, match=r"field 'image': "):
+        list(load(own, 1, transforms=[shardio.Resize((8, 8))]))
+
+
 @pytest.mark.parametrize("how", ["optional", "inner"])
 @pytest.mark.parametrize("on", ["key", None])
 def test_training_resumes_after_both_sides_have_grown(tmp_path: Path, on: str | None, how: Any) -> None:
@@ -481,7 +493,7 @@ def test_choices_among_derived_rows_join_only_with_the_same_numbers(bases: Any, 
     first = base.join(made[:20], how="inner")
     assert first.read(range(20), ["feature"])["feature"].tolist() == [*range(10, 30)]
     for other in (made[::-1], made.where("feature > 15"), made[1:].join({"more": np.arange(30)})):
-        with pytest.raises(ConfigError, match="has other numbers: join the whole, and choose from the result"):
+        with pytest.raises(ConfigError, match=r"rows have other numbers in .* than as they were derived: join all"):
             base[:5].join(other, how="optional")
 
 

@@ -316,7 +316,7 @@ def _present(rows: Rows, name: str) -> NDArray[np.int64]:
 
 def place_of(rows: Rows, name: str, row: int) -> str:
     """Name a row's sample and the stored field of a delivered one, for messages."""
-    return f"{rows.spec.place_of(rows.indices[row])}, field {rows.spec.names.stored[name]!r}"
+    return rows.spec.place_of(rows.indices[row], rows.spec.names.stored[name])
 
 
 def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:

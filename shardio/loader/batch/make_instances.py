@@ -135,7 +135,7 @@ def _checked(rows: Rows, stored: str, read: RaggedRead) -> NDArray[Any]:
     wrong = ~(np.abs(values) <= _FARTHEST).all(axis=tuple(range(1, values.ndim)))
     for row, value in zip(_owners(read.lengths)[wrong].tolist(), values[wrong].tolist(), strict=True):
         raise BadSample(
-            f"{rows.spec.place_of(rows.indices[row])}, field {stored!r}: coordinates must be numbers of at most "
+            f"{rows.spec.place_of(rows.indices[row], stored)}: coordinates must be numbers of at most "
             f"{_FARTHEST:,} in size, got {value!r:.200}"
         )
     return values

@@ -246,7 +246,7 @@ def _decode_images(
     failed: dict[int, BadSample] = {}
     made = make_images(engines, encoded, upright, steps, outs, orientations, failed)
     if failed and len(rows) == 1:  # a sample that is made alone says what is wrong
-        raise BadSample(f"{spec.place_of(rows.indices[0])}, field {stored!r}: {failed[0]}") from failed[0]
+        raise BadSample(f"{spec.place_of(rows.indices[0], stored)}: {failed[0]}") from failed[0]
     rows.failed.update(numbers[[*failed]].tolist())
     for name, engine, out, images in zip(names, engines, outs, made, strict=True):
         if out is not None and len(out) < len(rows):

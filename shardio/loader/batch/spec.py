@@ -331,9 +331,12 @@ class BatchSpec:
         """Whether an engine for whole batches makes some of the images."""
         return any(image.batch_engine for image in self.images.values())
 
-    def place_of(self, index: int | np.integer[Any]) -> str:
-        """Return the path of a sample's shard, with its row and key, for messages."""
-        return str(self.dataset.path / f"{self.dataset.locate(int(index))}")
+    def place_of(self, index: int | np.integer[Any], stored: str | None = None) -> str:
+        """Return the path of a sample's shard, with its row and key, for messages; also name one of its fields."""
+        place = str(self.dataset.path / f"{self.dataset.locate(int(index))}")
+        joined = None if stored is None else self.dataset.joined_from(stored)
+        told = "" if joined is None else f", joined from {joined}"
+        return place if stored is None else f"{place}, field {stored!r}{told}"
 
     def stacked(self, name: str) -> bool:
         """Return whether a batch has one tensor of a field's values, and not a list of them."""
