@@ -178,7 +178,7 @@ def derive(
     plan: dict[str, Any] = {"container": container, "batch_size": size, "derived": derived}
     if shard_samples is not None:
         plan["shard_samples"] = -(-at_least_one(shard_samples, "shard_samples") // size) * size
-    if if_missing and (found := _finished(out, access, plan)) is not None:
+    if if_missing and not overwrite and (found := _finished(out, access, plan)) is not None:
         if report is not None:
             report(WrittenDataset(place.path, found.manifest), LoaderStats())
         return found

@@ -303,7 +303,7 @@ def test_what_is_there_must_fit(tmp_path: Path, how: str) -> None:
     with pytest.raises(ConfigError, match="must be empty"):
         derive(data, counted, out)
     assert files_of(shardio.open(out)) == before
-    assert len(derive(data[:19], counted, out, overwrite=True)) == 19
+    assert len(derive(data[:19], counted, out, **{how: True}, overwrite=True)) == 19
 
 
 def test_the_input_is_no_output(tmp_path: Path) -> None:
