@@ -146,6 +146,8 @@ def derive(
         raise ConfigError("{version} must be text, such as '1', got {!r}", version)
     if nan not in ("raise", "keep"):
         raise ConfigError("{nan} must be 'raise' or 'keep', got {!r}", nan)
+    if check:
+        at_least_one(check, "check")
     if view.orders_itself:
         raise ConfigError(f"{view!r} draws its samples anew in each epoch: derive from what it draws from")
     job = PackOptions(

@@ -92,7 +92,7 @@ def _has_nan(value: Any) -> bool:
 
 def difference(one: Any, other: Any) -> float | None:
     """Return the largest difference of the numbers in two columns, None if they are equal; infinite for all else."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.shape == other.shape:
-        same = one.tobytes() == other.tobytes()
-        return None if same else float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max())
+    if isinstance(one, np.ndarray) and one.dtype.kind in "biuf" and one.shape == np.shape(other):
+        same = one.tobytes() == np.asarray(other, one.dtype).tobytes()
+        return None if same else float(np.abs(np.subtract(one, other, dtype=np.float64)).max())
     return None if len(one) == len(other) and all(map(np.array_equal, one, other)) else np.inf

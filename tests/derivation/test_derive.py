@@ -264,6 +264,8 @@ def test_copies_are_a_loaders_epochs(tmp_path: Path) -> None:
         ({"version": 2}, "version must be text, such as '1', got 2"),
         ({"nan": "drop"}, "nan must be 'raise' or 'keep', got 'drop'"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"check": -1}, "check must be at least 1, got -1"),
+        ({"check": 1.5}, "check must be an integer, got 1.5"),
         ({"shard_samples": 0}, "shard_samples must be at least 1, got 0"),
         ({"container": "memory"}, "memory"),
         ({"max_bad": -1}, "max_bad must be a count"),
@@ -345,6 +347,8 @@ def test_a_function_that_does_not_repeat_is_told(tmp_path: Path) -> None:
 
     with pytest.warns(SourceWarning, match="field 'drift' differs in 2 of 2 batches, computed twice, by up to 1"):
         derive(tensors(20), drifts, tmp_path / "b", check=2)
+    with pytest.warns(SourceWarning, match="field 'x' differs in 2 of 2 batches, computed twice, by up to inf"):
+        derive(tensors(8), lambda batch: {"x": np.full(4, f"{next(counter)}")}, tmp_path / "c", check=2)
 
 
 def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
