@@ -414,7 +414,7 @@ def _is_there(file: RemoteFile, first: int, stop: int) -> bool:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadSet:
-    """What a read of one dataset needs in its cache.
+    """The pieces that a read of one dataset needs in its cache.
 
     Attributes:
         fetcher: brings it there.

@@ -192,8 +192,6 @@ def joined_fields(base: ReadableDataset, other: ReadableDataset, choice: Join) -
             dataset.field(choice.on)  # ConfigError if there is none
         if any(field.window for field in dataset.fields.values()):
             raise ConfigError(f"{dataset!r} is made of other samples: join these first, and make it of the result")
-        if choice.on is not None:
-            dataset.field(choice.on)  # says why it is not there
     if not renamed or len(renamed) < len(choice.fields):
         raise ConfigError(f"a join takes at least one field of {other.path}, and each once, got {choice.fields}")
     for new, old in choice.fields.items():

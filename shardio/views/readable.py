@@ -30,7 +30,7 @@ Stored: TypeAlias = Mapping[str, Column | Sequence[Buffer]]
 """Values of some samples in stored form, by field."""
 
 StoredPart: TypeAlias = tuple[ReadSet, AbstractContextManager[None]]
-"""What is read of one dataset in a store, and a `with` block in which the selection of it takes that to be local."""
+"""A read of one dataset in a store, and a `with` block in which the selection of it takes that to be local."""
 
 
 @dataclass(frozen=True, slots=True)
