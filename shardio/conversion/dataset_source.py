@@ -104,9 +104,15 @@ class DatasetSource(Source):
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """JSON values that set views and renumbered labels apart from other conversions of the same data."""
+        """JSON values that set views and renumbered labels apart from other conversions of the same data.
+
+        A copy of a derived dataset states the input, and by a digest which rows are those of its samples.
+        """
         plain = all(isinstance(dataset, Dataset) and not dataset.renumbers for dataset in self._datasets)
-        return {} if plain else {"labels": [dataset.digest for dataset in self._datasets]}
+        found = {} if plain else {"labels": [dataset.digest for dataset in self._datasets]}
+        if (first := next(at_bottom(self._datasets[0]))).derived_from is not None:
+            found["derived"] = {"rows": first.digest, **first.manifest.conversion["derived"]}
+        return found
 
     @property
     def containers(self) -> set[str]:

@@ -104,8 +104,10 @@ class Dataset(BaseDataset):
     def derived_from(self) -> str | None:  # type: ignore[override]  # a property for a declared attribute
         """The digest of the dataset whose samples these are computed from, by position; None if there is none."""
         derived = self.manifest.conversion.get("derived")
-        digest = derived.get("digest") if isinstance(derived, dict) else None
-        return digest if isinstance(digest, str) else None
+        if not isinstance(derived, dict) or not isinstance(digest := derived.get("digest"), str):
+            return None
+        is_whole = derived.get("rows", self.digest) == self.digest  # or a copy of some rows, or in another order
+        return digest if is_whole else f"{digest}, of which rows were chosen or added"
 
     def __len__(self) -> int:
         return self.manifest.samples

@@ -162,12 +162,8 @@ def derive(
     )
     named = function if inspect.isroutine(function) else type(function)
     read: dict[str, Any] = {
-        "fields": fields,
-        "transforms": transforms,
-        "decode": decode,
-        "engine": engine,
-        "orient": orient,
-    }
+        "fields": fields, "transforms": transforms, "decode": decode, "engine": engine, "orient": orient,
+    }  # fmt: skip
     size, n = at_least_one(batch_size, "batch_size"), len(view)
     derived = {
         "digest": view.digest,

@@ -497,6 +497,23 @@ def test_choices_among_derived_rows_join_only_with_the_same_numbers(bases: Any, 
             base[:5].join(other, how="optional")
 
 
+def test_a_copy_of_a_derived_dataset_joins_if_it_has_its_rows(bases: Any, tmp_path: Path) -> None:
+    """Resharded, it still joins its input; with rows chosen, reordered or added, it joins nothing by position."""
+    base = bases["hdf5"].where("n >= 10")
+    made = shardio.derive(
+        base, lambda batch: {"feature": batch["n"].double()}, tmp_path / "made", version="1", batch_size=8, fields=["n"]
+    )
+    for number, source in enumerate([[made], [made[::-1]], [made[:20]], [made, made]]):
+        convert(DatasetSource(source), tmp_path / f"{number}", container="tar", shard_size="100B")
+    copy, *others = (shardio.open(tmp_path / f"{number}") for number in range(4))
+    convert(DatasetSource([copy]), tmp_path / "again")
+    for same in (copy, shardio.open(tmp_path / "again")):
+        assert base[::-1].join(same)[0]["feature"] == 39.0
+    for other in others:
+        with pytest.raises(ConfigError, match="of which rows were chosen or added, and by position joins only"):
+            base.join(other, how="optional")
+
+
 def test_a_map_is_kept_once_and_a_damaged_one_is_made_anew(always_kept: None, tmp_path: Path) -> None:
     """The table of rows is 4 bytes per sample beside the base; bytes changed anywhere give no wrong row."""
     base = packed(tmp_path / "base", map(base_row, range(COUNT)))
