@@ -486,7 +486,7 @@ def test_joined_fields_are_shown_beside_the_image() -> None:
     page = sample_page(data, Scans(), 3, {}, None)
     assert "<img" in page
     assert "caption 3" in page
-    assert "text, optional, joined from table" in page
+    assert "text, optional, joined from /memory/table" in page
     assert "This sample has no value." in sample_page(data, Scans(), 9, {}, None)
     found = grid(data, Scans(), {"where": "caption == 'caption 5'"})
     assert found.count("<img") == 1 or "1 of 12" in found or "/sample/5" in found

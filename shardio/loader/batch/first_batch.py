@@ -31,7 +31,7 @@ class FirstBatch:
         """Compare fields in the samples of the first batch, before its loop begins; later loops' are passed over."""
         compares, self._compares = self._compares, False
         if compares and self._spec.drawn_alike:
-            warn_of_equal_views(self._spec, schedule.part(order, 0).indices, stacklevel=4)
+            warn_of_equal_views(self._spec, schedule.part(order, 0).indices, stacklevel=5)
 
     def look(self, batch: Mapping[str, Any]) -> None:
         """Warn of rows of uint16 or uint32 in the first batch as it is delivered; later ones are passed over.
