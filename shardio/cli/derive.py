@@ -39,12 +39,7 @@ OPTIONS = options_of(
 def derive(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     out: Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")],
-    call: Annotated[
-        str,
-        typer.Option(
-            help="The function, in a module of the current folder or Python's path.", metavar="MODULE:FUNCTION"
-        ),
-    ],
+    call: Annotated[str, typer.Option(help="The function, in this folder or on Python's path.", metavar="MODULE:NAME")],
     stores: dict[str, Any],
     choice: ViewChoice,
     options: dict[str, Any],
