@@ -109,7 +109,7 @@ class DatasetSource(Source):
         A copy of a derived dataset states the input, and by a digest which rows are those of its samples.
         """
         plain = all(isinstance(dataset, Dataset) and not dataset.renumbers for dataset in self._datasets)
-        found = {} if plain else {"labels": [dataset.digest for dataset in self._datasets]}
+        found: dict[str, Any] = {} if plain else {"labels": [dataset.digest for dataset in self._datasets]}
         if (first := next(at_bottom(self._datasets[0]))).derived_from is not None:
             found["derived"] = {"rows": first.digest, **first.manifest.conversion["derived"]}
         return found
