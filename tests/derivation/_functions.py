@@ -19,5 +19,5 @@ def doubled(batch: Batch) -> Batch:
 
 def slowly(batch: Batch) -> Batch:
     """The same, after a while."""
-    time.sleep(0.01)
+    time.sleep(0.03)
     return doubled(batch)

@@ -103,7 +103,7 @@ def check_kills(tmp_path: Path, kills: int, seed: int) -> None:
             limit = time.monotonic() + 10
             while len(unfinished(out, "*.done")) < before + more and not running.is_over and time.monotonic() < limit:
                 time.sleep(0.005)
-            time.sleep(chance.uniform(0, 0.3))
+            time.sleep(chance.uniform(0, 0.15))
             kills -= running.kill(chance.sample(range(size), chance.randint(1, size)))
             at_work += 0 < len(unfinished(out, "*.done")) < SAMPLES // 6
         else:
