@@ -1,4 +1,4 @@
-"""What `shardio.derive` promises: the function's values, a row per sample, whatever the ranks; and what it refuses."""
+"""Promises of `shardio.derive`: the function's values, a row per sample, whatever the ranks; and what it refuses."""
 
 import threading
 from pathlib import Path

@@ -278,7 +278,7 @@ def test_only_the_row_is_read(layout: str, tmp_path: Path, device: str) -> None:
 
 
 def test_a_row_of_a_ragged_value_is_read_alone() -> None:
-    """Of values of several lengths the loader reads one entry each, of each name."""
+    """The loader reads one entry of each value of several lengths, for each name."""
     data = shardio.from_samples(
         [{"x": np.ones((100 + n, 7), np.float32)} for n in range(8)], {"x": ("float32", (None, 7))}
     )

@@ -234,7 +234,7 @@ def test_hidden_columns_go_to_the_side_that_has_the_field(bases: Any, others: An
 
 
 def test_a_join_converts_to_one_dataset(bases: Any, others: Any, tmp_path: Path) -> None:
-    """What a join holds can be written as one dataset."""
+    """The samples of a join can be written as one dataset."""
     joined = bases["tar"].join(others["hdf5"], on="key", fields=NAMES, how="optional")
     convert(DatasetSource([joined]), tmp_path / "out", container="lmdb")
     stored = shardio.open(tmp_path / "out")
