@@ -120,18 +120,23 @@ class Meeting:
         return self._store.read(name, *span, etag=etag)  # type: ignore[arg-type]  # as it was given
 
 
+def two_datasets(fill: Fill, tmp_path: Path, caches: int) -> tuple[Any, Any, Any]:
+    """A store, and two datasets of ten samples in it, with one cache or two that hold two samples together."""
+    rows = [{"x": np.full(20 * PIECE, number, np.uint8)} for number in range(20)]
+    stored = [objects(tmp_path, part, "50MB", name) for name, part in (("a", rows[:10]), ("b", rows[10:]))]
+    store: Any = Meeting(fill(stored[0] | stored[1]))
+    room = 2 * (22 + 2) * PIECE // caches  # a sample touches up to 22 pieces; an index and checksums take one each
+    places = [NodeCache(tmp_path / f"cache {number}", room) for number in range(caches)]
+    return store, *(opened(store, places[n % caches], requests=8, name=name) for n, name in enumerate("ab"))
+
+
 @pytest.mark.parametrize("caches", [1, 2])
 def test_readers_of_two_datasets_never_wait_for_each_other(
     fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caches: int
 ) -> None:
     """Where two samples fit, threads that read a sample of each of two datasets go on, in whatever order they read."""
     monkeypatch.setattr(fetcher, "PATIENCE", 20.0)
-    rows = [{"x": np.full(20 * PIECE, number, np.uint8)} for number in range(20)]
-    stored = [objects(tmp_path, part, "50MB", name) for name, part in (("a", rows[:10]), ("b", rows[10:]))]
-    store: Any = Meeting(fill(stored[0] | stored[1]))
-    room = 2 * (22 + 2) * PIECE // caches  # a sample touches up to 22 pieces; an index and checksums take one each
-    places = [NodeCache(tmp_path / f"cache {number}", room) for number in range(caches)]
-    a, b = (opened(store, places[n % caches], requests=8, name=name) for n, name in enumerate("ab"))
+    store, a, b = two_datasets(fill, tmp_path, caches)
     forward, back = shardio.concat({"a": a, "b": b}), shardio.concat({"b": b, "a": a})
     assert read(forward, 0, 10) == [0, 10]  # opens the shards
     store.meet("a/shard-000000.tar", "b/shard-000000.tar")
@@ -151,12 +156,7 @@ def test_readers_of_joins_never_wait_for_each_other(
 ) -> None:
     """Where two samples fit, two threads read a join and the one that joins the other way round, and both go on."""
     monkeypatch.setattr(fetcher, "PATIENCE", 20.0)
-    rows = [{"x": np.full(20 * PIECE, number, np.uint8)} for number in range(20)]
-    stored = [objects(tmp_path, part, "50MB", name) for name, part in (("a", rows[:10]), ("b", rows[10:]))]
-    store: Any = Meeting(fill(stored[0] | stored[1]))
-    room = 2 * (22 + 2) * PIECE // caches
-    places = [NodeCache(tmp_path / f"cache {number}", room) for number in range(caches)]
-    a, b = (opened(store, places[n % caches], requests=8, name=name) for n, name in enumerate("ab"))
+    store, a, b = two_datasets(fill, tmp_path, caches)
     forward, back = a.join(b, fields={"y": "x"}), b.join(a, fields={"y": "x"})
 
     def read_both(view: ReadableDataset, number: int) -> list[int]:
