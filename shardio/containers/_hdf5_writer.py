@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import ConfigError, Message, MissingDependency
 from ..format.checksums import rows_of
 from ..format.fields import Field
-from ..system.portable import copy_file
+from ..system.portable import begin_writing, copy_file
 from ..system.types import Stored
 from ._writing import BUFFER, Columns, Writer, fields_text, size_of
 
@@ -44,8 +44,8 @@ class Hdf5Writer(Writer):
         # Entries of ragged fields, bytes of others.
         self._totals = {name: 0 for name, field in fields.items() if not field.fixed}
         self._is_placed = rows is not None and all(f.fixed and not self._options(n, f, rows) for n, f in fields.items())
-        places = self._write_structure(rows or 0) if self._is_placed else {}
-        self._data = {name: self._open_at(places.get(name, 0)) if self._is_placed else self._spool() for name in fields}
+        self._begun = self._write_structure(rows or 0) if self._is_placed else {}  # up to where the disk has begun
+        self._data = {n: self._open_at(self._begun.get(n, 0)) if self._is_placed else self._spool() for n in fields}
         if self._is_placed:  # until it is finished it is no HDF5 file, since its rows would seem to be there
             os.pwrite(self._files[0].fileno(), bytes(len(_SIGNATURE)), 0)
         self._ends = {name: self._spool() for name in self._totals}
@@ -65,6 +65,11 @@ class Hdf5Writer(Writer):
             return
         parts = ((n, rows_of(c[None])[0] if isinstance(c, np.ndarray) else b"".join(c)) for n, c in columns.items())
         self._append(dict(parts), len(next(iter(columns.values()))))
+        for name, begun in self._begun.items():
+            if (end := self._data[name].tell()) - begun >= _BLOCK_BYTES:
+                self._data[name].flush()
+                begin_writing(self._data[name].fileno(), begun, end - begun)
+                self._begun[name] = end
 
     def _finish(self) -> None:
         places = {} if self._is_placed else self._write_structure(self._count)

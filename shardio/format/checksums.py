@@ -7,6 +7,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,21 @@ def _as_bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _of_small_rows(arrays: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint64]:
     """Return the checksums of samples whose parts are joined many samples at a time, by copies of whole columns."""
-    parts: list[NDArray[np.uint8]] = []
-    for name, rows in arrays.items():
-        header = np.frombuffer(_header(name, rows.shape[1]), np.uint8)
-        parts += np.broadcast_to(header, (len(rows), len(header))), rows
-    count, sums = len(parts[0]), array("Q")
-    block = max(1, _SMALL_BLOCK // sum(part.shape[1] for part in parts))
+    headers = [np.frombuffer(_header(name, rows.shape[1]), np.uint8) for name, rows in arrays.items()]
+    ends = [*accumulate(len(header) + rows.shape[1] for header, rows in zip(headers, arrays.values(), strict=True))]
+    count, sums = len(next(iter(arrays.values()))), array("Q")
+    block = max(1, _SMALL_BLOCK // ends[-1])
+    joined = np.empty((min(block, count), ends[-1]), np.uint8)  # reused: fresh memory costs more than the copies
+    places: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
+    for header, rows, end in zip(headers, arrays.values(), ends, strict=True):
+        begin = end - rows.shape[1]
+        joined[:, begin - len(header) : begin] = header
+        places.append((joined[:, begin:end], rows))
+    values = rows_of(joined)
     for start in range(0, count, block):
-        joined = np.concatenate([part[start : start + block] for part in parts], axis=1)
-        sums.extend(map(xxhash.xxh3_64_intdigest, rows_of(joined)))
+        for place, rows in places:
+            np.copyto(place[: count - start], rows[start : start + block])
+        sums.extend(map(xxhash.xxh3_64_intdigest, values[: count - start]))
     return np.array(sums, np.uint64)
 
 
