@@ -23,7 +23,6 @@ from ..errors import ConfigError, MapError
 from ..format.fields import Field, presence
 from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
-from ..loader.stats import LoaderStats
 from ..order.world import World
 from ..output.records import Record, Skipped
 from ..output.shard_writer import ShardWriter
@@ -76,11 +75,6 @@ class Deriver:
     _made: set[int] = field(default_factory=set)
     _seen: Counter[int] = field(default_factory=Counter)  # bad samples of each Loader
     _turn: threading.Condition = field(default_factory=threading.Condition)
-
-    @property
-    def stats(self) -> LoaderStats:
-        """The statistics of all Loaders together."""
-        return sum((loader.stats(all_epochs=True) for loader in self.loaders), LoaderStats())
 
     def computed(self, ranges: Sequence[range]) -> Iterator[Computed]:
         """Yield the values of the batches of some ranges of samples.

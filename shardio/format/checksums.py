@@ -7,7 +7,6 @@ import json
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +67,18 @@ def _as_bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _of_small_rows(arrays: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint64]:
     """Return the checksums of samples whose parts are joined many samples at a time, by copies of whole columns."""
-    headers = [np.frombuffer(_header(name, rows.shape[1]), np.uint8) for name, rows in arrays.items()]
-    ends = [*accumulate(len(header) + rows.shape[1] for header, rows in zip(headers, arrays.values(), strict=True))]
-    count, sums = len(next(iter(arrays.values()))), array("Q")
-    block = max(1, _SMALL_BLOCK // ends[-1])
+    parts: list[NDArray[np.uint8]] = []  # each header [1, bytes], then its rows [n, bytes]
+    for name, rows in arrays.items():
+        parts += np.frombuffer(_header(name, rows.shape[1]), np.uint8)[None], rows
+    ends = np.cumsum([part.shape[1] for part in parts])
+    count, sums = len(parts[1]), array("Q")
+    block = max(1, _SMALL_BLOCK // int(ends[-1]))
     joined = np.empty((min(block, count), ends[-1]), np.uint8)  # reused: fresh memory costs more than the copies
-    places: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
-    for header, rows, end in zip(headers, arrays.values(), ends, strict=True):
-        begin = end - rows.shape[1]
-        joined[:, begin - len(header) : begin] = header
-        places.append((joined[:, begin:end], rows))
-    values = rows_of(joined)
+    values, places = rows_of(joined), np.split(joined, ends[:-1], axis=1)
+    for place, header in zip(places[::2], parts[::2], strict=True):
+        place[:] = header
     for start in range(0, count, block):
-        for place, rows in places:
+        for place, rows in zip(places[1::2], parts[1::2], strict=True):
             np.copyto(place[: count - start], rows[start : start + block])
         sums.extend(map(xxhash.xxh3_64_intdigest, values[: count - start]))
     return np.array(sums, np.uint64)

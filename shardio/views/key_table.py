@@ -92,26 +92,22 @@ def key_table(dataset: ReadableDataset, on: str, *, always: bool = False) -> Key
     """
     tables = _tables.setdefault(dataset, {})
     if on not in tables or always:
-        doing = f"making the index of {dataset.numbers:,} samples by {on!r}"
-        tables[on] = kept_of(dataset, on).get(dataset, lambda: made(dataset, on), doing, always=always)
+        form, doing = kept(dataset.digest, on, dataset.numbers), f"making the index of {dataset.numbers:,} samples by"
+        tables[on] = form.get(dataset, lambda: made(dataset, on), f"{doing} {on!r}", always=always)
     return tables[on]
 
 
 def is_indexed(dataset: ReadableDataset, on: str) -> bool:
     """Return whether the table of a dataset is there already: opened, or in a file beside its shards."""
     tables = _tables.setdefault(dataset, {})
-    if on not in tables and (table := kept_of(dataset, on).beside(dataset)) is not None:
+    form = kept(dataset.digest, on, dataset.numbers)
+    if on not in tables and (table := form.beside(dataset)) is not None:
         tables[on] = table
     return on in tables
 
 
 _tables: WeakKeyDictionary[ReadableDataset, dict[str, KeyTable]] = WeakKeyDictionary()
 """The tables that this process has opened, by dataset and field."""
-
-
-def kept_of(dataset: ReadableDataset, on: str) -> KeptTable[KeyTable]:
-    """Return the form in a file of the table of a dataset."""
-    return kept(dataset.digest, on, dataset.numbers)
 
 
 def kept(digest: str, on: str, samples: int) -> KeptTable[KeyTable]:

@@ -309,7 +309,7 @@ def test_convert_and_append_write_the_index(
         is_unique = len({*keys}) == len(keys)
         has_index = has_index and is_unique
         opened = shardio.open(place)
-        index = key_table.kept_of(opened, "key")
+        index = key_table.kept(opened.digest, "key", opened.numbers)
         assert (index.read(place / index.name) is not None) == has_index
         if is_unique:
             made = key_table.made(opened, "key")
