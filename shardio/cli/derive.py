@@ -86,8 +86,8 @@ def derive(
         if not world.rank and not write_json(json_file, result):
             print_dataset(written.path, written)
             if seconds:
-                speed = f"{manifest.samples / seconds:,.0f} samples/s"
-                print(f"  {speed}; this rank waited for input {stats.starved:.0%} of the time")
+                rate = manifest.samples / seconds
+                print(f"  {rate:,.0f} samples/s; this rank waited for input {stats.starved:.0%} of the time")
 
     resumed = options["resume"] or options["if_missing"]
     with advising(None, world, resumed=resumed, skips=False), progress("samples", quiet=world.rank > 0) as show:

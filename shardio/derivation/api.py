@@ -28,7 +28,7 @@ from ..loader.batch.field_names import Fields
 from ..loader.batch.transforms_by_field import Transforms
 from ..loader.stats import LoaderStats
 from ..order.world import World
-from ..output import Output, open_output
+from ..output import open_output
 from ..output.records import compare
 from ..stores.url import as_url
 from ..system import cpus
@@ -139,6 +139,7 @@ def derive(
     world = World.detect() if world is None else world
     access = StoreAccess.of(dataset, out, store_options=store_options)
     view, place = as_dataset(dataset, access), open_output(out, store_options, also_read=True)
+    opened = partial(open_dataset, out, DEFAULTS if as_url(out) is None else access)
     on_disk(container)
     if os.path.realpath(f"{place.path}") in [os.path.realpath(f"{each.path}") for each in at_bottom(view)]:
         raise ConfigError("{out} must be another place than what is derived from, got {}", place.path)
@@ -176,7 +177,7 @@ def derive(
     plan: dict[str, Any] = {"container": container, "batch_size": size, "derived": derived}
     if shard_samples is not None:
         plan["shard_samples"] = -(-at_least_one(shard_samples, "shard_samples") // size) * size
-    if if_missing and not overwrite and (found := _finished(out, access, plan)) is not None:
+    if if_missing and not overwrite and (found := _finished(opened, plan)) is not None:
         if report is not None:
             report(WrittenDataset(place.path, found.manifest), LoaderStats())
         return found
@@ -191,7 +192,7 @@ def derive(
         function,
         stacks=copies is not None,
         keeps_nan=nan == "keep",
-        recorded=partial(_recorded, place, container),
+        recorded=lambda: {shard for run in place.plans() for shard in place.run(run, container, beside=False).done()},
     )
     _check_draws(transforms, copies)
     first = next(deriver.computed([range(min(size, n))])).columns
@@ -210,7 +211,7 @@ def derive(
         announce([lacking], [lacking], tell, world)
     if report is not None:
         report(written, sum((loader.stats(all_epochs=True) for loader in deriver.loaders), LoaderStats()))
-    return _opened(out, access)
+    return opened()
 
 
 def _check_draws(transforms: Transforms, copies: int | None) -> None:
@@ -223,24 +224,15 @@ def _check_draws(transforms: Transforms, copies: int | None) -> None:
         raise ConfigError("{} needs a random transform, or all copies are equal", Option("copies", copies))
 
 
-def _opened(out: str | os.PathLike[str], access: StoreAccess) -> Dataset:
-    return open_dataset(out, DEFAULTS if as_url(out) is None else access)
-
-
-def _finished(out: str | os.PathLike[str], access: StoreAccess, plan: Mapping[str, Any]) -> Dataset | None:
-    """Return the dataset at `out`, None if there is none; ConfigError if it was derived in another way."""
+def _finished(opened: Callable[[], Dataset], plan: Mapping[str, Any]) -> Dataset | None:
+    """Return the dataset that is there, None if there is none; ConfigError if it was derived in another way."""
     try:
-        dataset = _opened(out, access)
+        dataset = opened()
     except NotADataset:
         return None
     found = dataset.manifest.conversion
     compare(f"{dataset.path}: the existing dataset", found, {**found, **plan})
     return dataset
-
-
-def _recorded(out: Output, container: str) -> set[int]:
-    """Return the numbers of the shards that have records in the unfinished conversion at `out`."""
-    return {number for run in out.plans() for number in out.run(run, container, beside=False).done()}
 
 
 def _shard_samples(first: Columns, n: int, batch_size: int) -> int:
