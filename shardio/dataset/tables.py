@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from .dataset import Dataset, from_samples
 
 _SUFFIXES = (*DELIMITERS, ".parquet", ".npy", ".npz")
 _DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error)  # of NumPy files
-_Column: TypeAlias = tuple[Field, Sequence[Any] | NDArray[Any]]
 
 
 def is_table(place: Any) -> bool:
@@ -79,7 +78,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         return {path.stem: arrays} if suffix == ".npy" else dict(arrays)
 
 
-def _column(name: str, given: Any) -> _Column:
+def _column(name: str, given: Any) -> tuple[Field, Sequence[Any] | NDArray[Any]]:
     """Return the field of values, where None stands for a missing one, and the values."""
     if isinstance(given, np.ma.MaskedArray) or (isinstance(given, np.ndarray) and not given.ndim):
         given = given.tolist()  # None where it is masked; no list without an axis

@@ -99,12 +99,10 @@ class Deriver:
             for name in self.fields:
                 if (most := difference(one[name], other[name])) is not None:
                     found.setdefault(name, []).append(most)
-        if not found:
-            return [f"0 of {len(batches)} batches differ, computed twice"]
         return [
             f"field {name!r} differs in {len(most)} of {len(batches)} batches, computed twice, by up to {max(most):g}"
             for name, most in found.items()
-        ]
+        ] or [f"0 of {len(batches)} batches differ, computed twice"]
 
     def make_shard(self, context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:
         """Write the values of a task's samples to a shard in `folder`; see `TaskContext.make_shard`."""

@@ -20,7 +20,6 @@ EREMOTEIO: int = getattr(errno, "EREMOTEIO", errno.EIO)
 _FADVICE = {"random": "POSIX_FADV_RANDOM", "willneed": "POSIX_FADV_WILLNEED", "dontneed": "POSIX_FADV_DONTNEED"}
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _COPY = 1 << 20
-_SYNC_FILE_RANGE_WRITE = 2
 
 # Errors of file systems, old kernels and sandboxes without copy_file_range.
 _NO_COPIES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM)
@@ -35,7 +34,7 @@ def advise(descriptor: int, start: int, size: int, advice: Literal["random", "wi
 def begin_writing(descriptor: int, start: int, size: int) -> None:
     """Have the kernel begin to write what it holds of a part of a file to the disk; elsewhere do nothing."""
     if (begin := getattr(ctypes.CDLL(None), "sync_file_range", None)) is not None:
-        begin(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
+        begin(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), 2)  # SYNC_FILE_RANGE_WRITE
 
 
 def allocate(descriptor: int, size: int) -> None:
