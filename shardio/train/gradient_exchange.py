@@ -100,7 +100,8 @@ class GradientExchange:
         forward, backward, sent, overlap = (
             times.get(name, 0) / 1e9 for name in (*names, "backward_compute_comm_overlap_time")
         )
-        return forward + backward, sent - overlap
+        late = 0.0 if self.lagged is None else self.lagged.waited
+        return forward + backward, sent - overlap + late
 
     def end_step(self) -> None:
         """Do what follows a step of the optimizer; all ranks must call it."""
@@ -139,12 +140,14 @@ class GradientExchange:
         if self._local is not None:
             self._local.restore(state, steps)
             self._share_buffers(self._local)
+        lost: list[str] = []
         if self.lagged is not None:
             self.lagged.restore(state)
         elif state.get("lagged"):
-            return "the gradients of its last step are left out: they are for gradient_lag=1"
-        reason = None if self._powersgd is None else self._powersgd.restore(state, steps)
-        return None if reason is None else f"the memory of PowerSGD begins anew: {reason}"
+            lost.append("the gradients of its last step are left out: they are for gradient_lag=1")
+        if self._powersgd is not None and (reason := self._powersgd.restore(state, steps)) is not None:
+            lost.append(f"the memory of PowerSGD begins anew: {reason}")
+        return "; ".join(lost) or None
 
 
 def _bf16_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -202,7 +205,7 @@ class PowerSgd:
         """
         memory = self._state
         memory.iter = steps
-        if not state:
+        if state.keys().isdisjoint(self._layout):  # of a run without PowerSGD
             return None
         for name, value in self._layout.items():
             if state.get(name) != value:

@@ -7,6 +7,7 @@ equal. The first step applies nothing; what the last one sends is applied at the
 DDP chooses its buckets anew after its first step, so what is in flight is kept by parameter, not by bucket.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
@@ -33,6 +34,9 @@ class LaggedGradients:
         model: the model.
         job: the ranks.
         dtype: what gradients are sent as; None: as they are.
+
+    Attributes:
+        waited: the seconds that the last step has waited for the means; a GPU waits by itself, which is not counted.
     """
 
     def __init__(self, model: nn.Module, job: Job, dtype: torch.dtype | None) -> None:
@@ -43,6 +47,7 @@ class LaggedGradients:
         self._sent: list[_Sent] = []  # in this step
         self._in_flight: list[_Sent] = []  # since the step before
         self._scale = 1.0  # of what is in flight
+        self.waited = 0.0
 
     def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Begin to add up a copy of a bucket over the ranks, and return the bucket as it is."""
@@ -72,8 +77,12 @@ class LaggedGradients:
         if self._group is None:
             own = [(weight, weight.grad) for weight in self._parameters.values() if weight.grad is not None]
             self._sent = [_Sent(None, own)] if own else []
+        begun = time.perf_counter()
         means, factor = list(self._arrived()), scale / self._scale
+        self.waited = time.perf_counter() - begun
         self._in_flight, self._sent, self._scale = self._sent, [], scale
+        for weight in self._parameters.values():
+            weight.grad = None  # also of one that had no gradient in the step before
         for parameter, mean in means:
             mean = mean.to(parameter.dtype)
             parameter.grad = mean if factor == 1 else mean.mul_(factor)

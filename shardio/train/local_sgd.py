@@ -27,8 +27,9 @@ from .optimizers import check_optimizer_state
 
 
 class _UnderWay(NamedTuple):
-    """An average that has begun: the weights of this rank then, and their mean once the work is done, flat."""
+    """An average that has begun after a step: the weights of this rank then, and their mean once the work is done."""
 
+    step: int
     work: dist.Work | None
     own: Tensor
     mean: Tensor
@@ -105,7 +106,7 @@ class LocalSgd:
         """Average over all ranks now, unless they are equal."""
         if self.agreed:
             return
-        self._correct()
+        self._correct(but_of=self._step)
         tensors = list(self._shared())
         means = _flat(tensors) / self._ranks
         if self._ranks > 1:
@@ -122,16 +123,22 @@ class LocalSgd:
         own = _flat(self._weights)
         mean = own / self._ranks
         work = dist.all_reduce(mean, group=self._group, async_op=True) if self._ranks > 1 else None
-        self._under_way = _UnderWay(work, own, mean)
+        self._under_way = _UnderWay(self._step, work, own, mean)
 
     @torch.no_grad()
-    def _correct(self) -> None:
-        """Wait for the average that is under way, if there is one, and add what it changes to the weights."""
+    def _correct(self, but_of: int | None = None) -> None:
+        """Wait for the average that is under way, if there is one, and add what it changes to the weights.
+
+        One that has begun after the step `but_of` is dropped: an average of all that follows at once replaces it, and
+        two would be two outer steps, the second of which has no change of weights behind it.
+        """
         under_way, self._under_way = self._under_way, None
         if under_way is None:
             return
         if under_way.work is not None:
             under_way.work.wait()
+        if under_way.step == but_of:
+            return
         targets = _like(self._weights, under_way.mean)
         if self._outer is not None:
             targets = self._outer.step(targets)

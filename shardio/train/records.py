@@ -28,7 +28,7 @@ TENSORBOARD = "tensorboard"
 BAR_SECONDS = 0.5  # not at every step, because reading the loss waits for the device
 
 _SCORES = ("loss", "accuracy", "explained")
-_SPEEDS = ("samples_per_second", "samples_per_second_per_rank", "starved")
+_SPEEDS = ("samples_per_second", "samples_per_second_per_rank", "starved", "communication")
 _STEP_TAGS = {name: f"train/{name}" for name in (*_SCORES, "lr", "gradient_norm")}
 _STEP_TAGS |= {name: f"speed/{name}" for name in _SPEEDS}
 _EPOCH_TAGS = {f"val_{name}": f"val/{name}" for name in _SCORES}

@@ -318,6 +318,7 @@ class StepMonitor:
             "samples_per_second": round(rate, 1),
             "samples_per_second_per_rank": round(rate / self._job.world.size, 1),
             "starved": round(min(1.0, max(row[3] for row in table) / look.seconds), 4),
+            "communication": round(min(time.communication for time in times), 4),
         }
         slow = self._watch.straggler or self._slow_network
         if slow is not None:

@@ -33,6 +33,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "outer, SGD": {"local_sgd_period": 3, "local_sgd_start": 4, "outer_optimizer": "sgd", "outer_lr": 0.5},
     "overlapped": {"local_sgd_period": 4, "local_sgd_start": 3, "local_sgd_overlap": 2},
     "overlapped, outer": {"local_sgd_period": 3, "local_sgd_overlap": 2, **NESTEROV},
+    "overlapped, outer, begun at the end": {
+        "local_sgd_period": 3,
+        "local_sgd_start": 1,
+        "local_sgd_overlap": 2,
+        **NESTEROV,
+    },
 }
 SENT = {"fp16": torch.float16, "bf16": torch.bfloat16}
 TOLERANCE = {"fp16": 5e-3, "bf16": 5e-2}  # gloo adds more than two ranks' numbers in an order of its own
@@ -74,8 +80,10 @@ class Simulation:
             )
         self.held: list[Tensor] | None = None
         self.snapshot: list[list[Tensor]] | None = None
+        self.began = self.now = -1
 
     def step(self, step: int) -> None:
+        self.now = step
         for rank, (network, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
             optimizer.zero_grad()
             network.train()
@@ -100,6 +108,7 @@ class Simulation:
             self.correct()
         if past >= 0 and past % self.period == 0:
             if self.overlap:
+                self.began = step
                 self.snapshot = [[w.detach().clone() for w in network.parameters()] for network in self.models]
             else:
                 self.agree()
@@ -141,6 +150,8 @@ class Simulation:
     @torch.no_grad()
     def agree(self) -> None:
         """Make all ranks equal, by an average of all, and a step of the outer optimizer."""
+        if self.began == self.now:  # one average, and one outer step, for the same change
+            self.snapshot = None
         self.correct()
         average([self.state(rank) for rank in range(len(self.models))])
         moved = self.moved([weight.detach().clone() for weight in self.models[0].parameters()])

@@ -16,7 +16,7 @@ from _tiny import records, run_until, weights
 from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.distributed import Job
-from shardio.train.gradient_exchange import PowerSgd
+from shardio.train.gradient_exchange import GradientExchange, PowerSgd
 
 WEIGHTS = 64 * 3 + 3
 
@@ -56,6 +56,11 @@ def check_powersgd(made: TrainConfig) -> None:
             assert not torch.equal(error[0], error[1])
     other = {**saved, "world_size": 3}
     assert PowerSgd(made, job, WEIGHTS).restore(other, 12) == "its world_size is 3 there, 2 here"
+    exchange = GradientExchange(torch.nn.Linear(64, 3), made, job, tuple)
+    told = "the gradients of its last step are left out: they are for gradient_lag=1"
+    assert exchange.restore({"lagged": {"weight": torch.zeros(3, 64)}}, 12) == told
+    assert exchange._powersgd is not None
+    assert exchange._powersgd._state.iter == 12  # so that it goes on to approximate at the same step
     with pytest.raises(ValueError, match="must have at most as many numbers as the model"):
         PowerSgd(made, job, WEIGHTS).restore({**saved, "errors": {0: torch.zeros(1, 1).expand(2, 1 << 40)}}, 12)
 

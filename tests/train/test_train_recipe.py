@@ -20,6 +20,7 @@ from shardio.train import TrainConfig, run
 from shardio.train.distributed import Job
 from shardio.train.image_classification import ImageClassification
 from shardio.train.lagged_gradients import LaggedGradients
+from shardio.train.local_sgd import LocalSgd
 from shardio.train.model import load_model
 from shardio.train.noise_scale import NoiseScale
 
@@ -99,6 +100,7 @@ def test_ranks_train_in_each_way_and_measure_a_quadratic_problem(ranks: int) -> 
         "outer, SGD": [0, 1, 2, 3, 4, 7, 10, 13, 16, 19],
         "overlapped": [0, 1, 2],
         "overlapped, outer": [],
+        "overlapped, outer, begun at the end": [0],
     }
     assert found["noise"] == {hook: pytest.approx(NOISE_SCALE, rel=0.15) for hook in ("none", "fp16")}
 
@@ -113,6 +115,43 @@ def test_gradients_that_are_late_keep_their_size_when_their_loss_is_scaled_other
         if number:
             assert torch.equal(model.weight.grad, torch.full((1, 2), number * scale))
         assert torch.equal(lagged.state()["lagged"]["weight"], torch.full((1, 2), number + 1.0))
+
+
+def test_each_late_gradient_is_applied_once() -> None:
+    """Also that of a parameter which some steps do not use."""
+    model = torch.nn.Linear(1, 1)
+    lagged = LaggedGradients(model, Job(World(), torch.device("cpu")), None)
+    applied = []
+    for used in (False, True, False, False):
+        model.weight.grad = torch.ones(1, 1)
+        model.bias.grad = torch.ones(1) if used else None
+        lagged.replace(1.0)
+        applied.append(model.bias.grad is not None)
+    assert applied == [False, False, True, False]
+
+
+@pytest.mark.parametrize("steps", [8, 9, 10, 11])
+def test_an_average_takes_one_outer_step(steps: int) -> None:
+    """An average that has just begun when all is averaged is that average: weights are as without overlap."""
+    found = []
+    for overlap in (0, 2):
+        weight = torch.nn.Parameter(torch.zeros(1))
+        made = TrainConfig(
+            train="none",
+            output="none",
+            batch_size=1,
+            local_sgd_period=4,
+            local_sgd_overlap=overlap,
+            outer_optimizer="nesterov",
+        )
+        local = LocalSgd(made, Job(World(), torch.device("cpu")), [weight], lambda weight=weight: [weight])
+        for _ in range(steps):
+            with torch.no_grad():
+                weight -= 1
+            local.end_step()
+        local.average()
+        found.append(weight.item())
+    assert found[0] == pytest.approx(found[1])
 
 
 @given(st.floats(0.01, 1e6), st.floats(0.01, 1e6), st.integers(1, 999), st.integers(2, 64))

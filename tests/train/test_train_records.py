@@ -28,6 +28,7 @@ def test_metrics_are_written_by_step(tmp_path: Path, capsys: pytest.CaptureFixtu
     for line in lines:
         assert 0 <= line["accuracy"] <= 1
         assert 0 <= line["starved"] <= 1
+        assert line["communication"] == 0  # of a single rank
         assert line["gradient_norm"] > 0
         assert line["samples_per_second"] == line["samples_per_second_per_rank"] > 0
     assert lines[-1]["lr"] == epochs[-1]["lr"]
