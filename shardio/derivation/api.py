@@ -207,7 +207,7 @@ def derive(
     context = TaskContext(source, container, skip=max_bad > 0, make_shard=deriver.make_shard)
     written = pack(place, context, tasks, plan | {"fields": describe_fields(stored), "shards": len(tasks)}, job)
     if bad := written.skipped:
-        lacking = f"{counted(len(bad), 'sample')} cannot be read, and have no values; the first: {bad[0].reason}"
+        lacking = f"{counted(len(bad), 'sample')} cannot be read and got no values; the first: {bad[0].reason}"
         announce([lacking], [lacking], tell, world)
     if report is not None:
         report(written, sum((loader.stats(all_epochs=True) for loader in deriver.loaders), LoaderStats()))

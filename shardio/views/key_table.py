@@ -92,16 +92,16 @@ def key_table(dataset: ReadableDataset, on: str, *, always: bool = False) -> Key
     """
     tables = _tables.setdefault(dataset, {})
     if on not in tables or always:
-        form, doing = kept(dataset.digest, on, dataset.numbers), f"making the index of {dataset.numbers:,} samples by"
-        tables[on] = form.get(dataset, lambda: made(dataset, on), f"{doing} {on!r}", always=always)
+        doing = f"making the index of {dataset.numbers:,} samples by {on!r}"
+        form = kept(dataset.digest, on, dataset.numbers)
+        tables[on] = form.get(dataset, lambda: made(dataset, on), doing, always=always)
     return tables[on]
 
 
 def is_indexed(dataset: ReadableDataset, on: str) -> bool:
     """Return whether the table of a dataset is there already: opened, or in a file beside its shards."""
     tables = _tables.setdefault(dataset, {})
-    form = kept(dataset.digest, on, dataset.numbers)
-    if on not in tables and (table := form.beside(dataset)) is not None:
+    if on not in tables and (table := kept(dataset.digest, on, dataset.numbers).beside(dataset)) is not None:
         tables[on] = table
     return on in tables
 

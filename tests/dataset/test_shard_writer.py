@@ -98,6 +98,25 @@ def test_a_batch_is_its_samples(data: st.DataObject) -> None:
             memory.forget(Path(folder, shards[0].name))
 
 
+def test_batches_of_many_megabytes(tmp_path: Path) -> None:
+    """Rows that are joined in several blocks for their checksums, and written early, are those of `append`."""
+    fields = as_fields({"x": ("float32", (1000,)), "n": "int64"})
+    rows = {"x": np.random.default_rng(0).random((3000, 1000), np.float32), "n": np.arange(3000)}
+    written = {}
+    for name in ("columns", "samples"):
+        (tmp_path / name).mkdir()
+        writer = ShardWriter(tmp_path / name, "hdf5", fields, 0, FIRST, {}, 3000)
+        if name == "columns":
+            for part in (slice(1100), slice(1100, 1101), slice(1101, 2300), slice(2300, None)):
+                writer.extend({field: column[part] for field, column in rows.items()})
+        else:
+            for number in range(3000):
+                writer.append({field: column[number] for field, column in rows.items()})
+        shard = writer.finish()
+        written[name] = (shard.checksum, shard.sample_checksums.tolist(), files_of("hdf5", tmp_path / name, shard))
+    assert written["columns"] == written["samples"]
+
+
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_bad_batch_changes_nothing(container: str, tmp_path: Path) -> None:
     """A batch with one bad value is refused by samples, field and reason, and none of it is in the shard."""

@@ -224,7 +224,7 @@ def test_bad_samples_keep_their_places(tmp_path: Path) -> None:
     data, out = photos(30, bad=(5, 17)), tmp_path / "out"
     with pytest.raises(BadSample, match="sample 5"):
         derive(data, image_sums, out, transforms=SQUARE)
-    with pytest.warns(SourceWarning, match=r"2 samples cannot be read, and have no values; the first: .*sample 5"):
+    with pytest.warns(SourceWarning, match=r"2 samples cannot be read and got no values; the first: .*sample 5"):
         made = derive(data, image_sums, out, transforms=SQUARE, max_bad=2, overwrite=True)
     whole = derive(photos(30), image_sums, tmp_path / "whole", transforms=SQUARE).read(range(30))
     found = made.read(range(30))
