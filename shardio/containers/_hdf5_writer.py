@@ -4,6 +4,7 @@ Where all sizes are known before the first sample, each field is written straigh
 """
 
 import importlib
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +15,10 @@ import numpy as np
 from ..errors import ConfigError, Message, MissingDependency
 from ..format.checksums import rows_of
 from ..format.fields import Field
-from ..system.portable import begin_writing, copy_file
+from ..system.direct_file import BLOCK, DirectFile
+from ..system.portable import copy_file
 from ..system.types import Stored
-from ._writing import BUFFER, Columns, Writer, fields_text, size_of
+from ._writing import Columns, Writer, fields_text, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
@@ -44,10 +46,12 @@ class Hdf5Writer(Writer):
         # Entries of ragged fields, bytes of others.
         self._totals = {name: 0 for name, field in fields.items() if not field.fixed}
         self._is_placed = rows is not None and all(f.fixed and not self._options(n, f, rows) for n, f in fields.items())
-        self._begun = self._write_structure(rows or 0) if self._is_placed else {}  # up to where the disk has begun
-        self._data = {n: self._open_at(self._begun.get(n, 0)) if self._is_placed else self._spool() for n in fields}
+        places = self._write_structure(rows or 0) if self._is_placed else {}
+        self._data: dict[str, Any] = {}  # what writes each field, to its place or to a spool
+        for name in fields:
+            self._data[name] = self._direct(places.get(name, 0), places) if self._is_placed else self._spool()
         if self._is_placed:  # until it is finished it is no HDF5 file, since its rows would seem to be there
-            os.pwrite(self._files[0].fileno(), bytes(len(_SIGNATURE)), 0)
+            os.pwrite(self._open().fileno(), bytes(len(_SIGNATURE)), 0)
         self._ends = {name: self._spool() for name in self._totals}
         for spool in self._ends.values():
             spool.write(bytes(8))
@@ -65,30 +69,32 @@ class Hdf5Writer(Writer):
             return
         parts = ((n, rows_of(c[None])[0] if isinstance(c, np.ndarray) else b"".join(c)) for n, c in columns.items())
         self._append(dict(parts), len(next(iter(columns.values()))))
-        for name, begun in self._begun.items():
-            if (end := self._data[name].tell()) - begun >= _BLOCK_BYTES:
-                self._data[name].flush()
-                begin_writing(self._data[name].fileno(), begun, end - begun)
-                self._begun[name] = end
 
     def _finish(self) -> None:
         places = {} if self._is_placed else self._write_structure(self._count)
         spools = {self._data_path(name): spool for name, spool in self._data.items()}
         spools |= {f"{name}/offsets": spool for name, spool in self._ends.items()}
+        for wait in self._users:  # before anything else is written to their file
+            wait()
         for spool in spools.values():
             spool.flush()
-        target = self._open_at(0).fileno()
+        target = self._open().fileno()
         for path, offset in places.items():
             copy_file(spools[path].fileno(), spools[path].tell(), target, offset)
         os.pwrite(target, _SIGNATURE, 0)
         os.fsync(target)
 
-    def _open_at(self, offset: int) -> IO[bytes]:
-        """Open the shard to write from `offset` on."""
-        file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb", buffering=BUFFER)
+    def _open(self) -> io.FileIO:
+        file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb+")
         self._files.append(file)
-        file.seek(offset)
         return file
+
+    def _direct(self, offset: int, places: Mapping[str, int]) -> DirectFile:
+        """Return what writes from an offset on; only the structure, which has its content, precedes the first place."""
+        seen = [self.begun.add] if offset == min(places.values(), default=0) < BLOCK else []
+        direct = DirectFile(self._open(), offset, *seen)
+        self._users.append(direct.wait)
+        return direct
 
     def _data_path(self, name: str) -> str:
         return name if self._fields[name].fixed else f"{name}/data"

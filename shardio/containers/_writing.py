@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..format.checksums import rows_of
+from ..format.checksums import FileSums, rows_of
 from ..format.fields import Field, as_fields, fields_to_json
+from ..format.pieces import PIECE
 from ..system import forks, strict_json
 from ..system.types import Buffer, Stored
 
@@ -49,6 +50,9 @@ class Writer(ABC):
     """Writes one shard, to a temporary path that the caller renames; a base of all kinds of writers.
 
     It leaves no file open when it is closed or dropped.
+
+    Attributes:
+        begun: the checksums of the first blocks of the finished shard, which need not be read for them again.
     """
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int, rows: int | None) -> None:
@@ -56,6 +60,7 @@ class Writer(ABC):
         self._sizes = {name: field.row_bytes for name, field in fields.items() if field.fixed}
         self._units = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
         self._count, self._intact, self._closed = 0, True, False
+        self.begun = FileSums(PIECE)
         self._files: list[IO[bytes]] = []
         self._users: list[Callable[[], object]] = []  # what closes those that use the files, called before
         weakref.finalize(self, _close_all, self._users, self._files)
@@ -64,6 +69,7 @@ class Writer(ABC):
     def reset_in_child(self) -> None:
         """Leave the files to the parent: both share their offsets, so what is buffered here would be written twice."""
         self._intact = False
+        self._users.clear()  # threads that a child has not
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for file in self._files:
             os.dup2(nothing, file.fileno(), inheritable=False)
@@ -171,9 +177,10 @@ class Writer(ABC):
 
 
 def _close_all(users: list[Callable[[], object]], files: list[IO[bytes]]) -> None:
+    # Closing flushes, so what made a write fail (a full disk) fails again: it was reported then.
     while users:
-        users.pop()()
+        with contextlib.suppress(OSError):
+            users.pop()()
     while files:
-        # Closing flushes, so what made a write fail (a full disk) fails again: it was reported then.
         with contextlib.suppress(OSError):
             files.pop().close()

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..format import checksums
+from ..format.checksums import FileSums
 from ..format.pieces import PIECE, piece_count
 from ..system import npy
 from ..system.types import Buffer
@@ -37,17 +37,20 @@ def path_of(shard: Path) -> Path:
     return shard.with_name(shard.name + SUFFIX)
 
 
-def of_files(paths: Iterable[Path]) -> tuple[int, str, bytes]:
+def of_files(paths: Iterable[Path], begun: FileSums | None = None) -> tuple[int, str, bytes]:
     """Read the files of a shard once.
 
     Args:
         paths: the shard, then its index.
+        begun: the checksums of what need not be read: the first blocks of the shard.
 
     Returns:
         Their total size in bytes and their checksum, as the manifest has them, and the content of the shard's table.
     """
-    size, checksum, sums = checksums.of_files_and_pieces(paths, PIECE)
-    return size, checksum, to_bytes(sums, checksum)
+    sums = begun or FileSums(PIECE)
+    sums.add_files(paths)
+    checksum = sums.whole.hexdigest()
+    return sums.size, checksum, to_bytes(np.array(sums.pieces, np.uint64), checksum)
 
 
 def to_bytes(sums: NDArray[np.uint64], checksum: str) -> bytes:

@@ -195,11 +195,11 @@ def derive(
         recorded=lambda: {shard for run in place.plans() for shard in place.run(run, container, beside=False).done()},
     )
     _check_draws(transforms, copies)
-    first = next(deriver.computed([range(min(size, n))])).columns
     if check and not world.rank:
         told = deriver.repeated([range(n)[at * size : (at + 1) * size] for at in throughout(-(-n // size), check)])
         announce(told, told, tell, world)
-    length = plan.setdefault("shard_samples", _shard_samples(first, n, size))
+    deriver.first = next(deriver.computed([range(min(size, n))]))  # written before any other call of the function
+    length = plan.setdefault("shard_samples", _shard_samples(deriver.first.columns, n, size))
     tasks = [WriteTask(number, at, range(n)[at : at + length]) for number, at in enumerate(range(0, n, length))]
     deriver.tasks = tasks[world.rank :: world.size]
     stored = {name: replace(field, optional=max_bad > 0) for name, field in deriver.fields.items()}

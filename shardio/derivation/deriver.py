@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -60,6 +61,7 @@ class Deriver:
         keeps_nan: whether NaN is stored.
         recorded: returns the numbers of the shards that have records, of which only damaged ones are made again.
         fields: the fields of the first batch that was computed, which all others must have.
+        first: the values of the first batch, which need not be computed again.
         tasks: the tasks of this rank, ascending.
     """
 
@@ -69,6 +71,7 @@ class Deriver:
     keeps_nan: bool
     recorded: Callable[[], set[int]]
     fields: Mapping[str, Field] = field(default_factory=dict)
+    first: Computed | None = None
     tasks: Sequence[WriteTask] = ()
     _results: Iterator[Computed] = field(init=False)
     _coming: deque[int] = field(default_factory=deque)  # the tasks whose batches the results hold from here on
@@ -120,10 +123,12 @@ class Deriver:
                 while writer.samples < task.count:
                     batch = next(self._results)
                     bad |= batch.bad
-                    there = np.array([number not in batch.bad for number in batch.numbers])
-                    writer.extend({**batch.columns, **dict.fromkeys(marks, there)})
+                    there = {mark: np.array([number not in batch.bad for number in batch.numbers]) for mark in marks}
+                    writer.extend({**batch.columns, **there})
                     advance(len(batch.numbers))
                 self._made.add(self._coming.popleft())
+                if not self._coming:
+                    self._results = iter(())  # the generator, which refers to this object, would keep the batches
                 self._turn.notify_all()
             return Record(writer.finish(), tuple(bad.values()))
         finally:
@@ -134,7 +139,11 @@ class Deriver:
         done = (self.recorded() | self._made) - {task.number}
         tasks = [each for each in self.tasks if each.number not in done]
         self._coming = deque(each.number for each in tasks)
-        self._results = self.computed([range(each.first, each.first + each.count) for each in tasks])
+        ranges = [range(each.first, each.first + each.count) for each in tasks]
+        made, self.first = [self.first] if self.first is not None and not ranges[0].start else [], None
+        for first in made:
+            ranges[0] = ranges[0][len(first.numbers) :]
+        self._results = chain(made, self.computed(list(filter(None, ranges))))
 
     def _compute(self, numbers: range, batches: Sequence[Batch]) -> Computed:
         bad = self._bad(numbers, batches)

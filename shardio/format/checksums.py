@@ -6,7 +6,7 @@ XXH3 (https://xxhash.com) detects damage at memory speed. It is not cryptographi
 import json
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,38 +106,41 @@ def _of_parts(parts: Sequence[Buffer]) -> int:
     return int(state.intdigest())
 
 
-def of_files_and_pieces(paths: Iterable[Path], piece: int) -> tuple[int, str, NDArray[np.uint64]]:
-    """Return the total size of some files in bytes, and checksums of all of it and of each piece, from one reading.
+class FileSums:
+    """Checksums of files end to end, and of each of their pieces, from one reading.
 
     Args:
-        paths: the files.
         piece: bytes of a piece, a power of two up to 1 MiB; the last one of each file may be shorter.
 
-    Returns:
-        Size; XXH3-128 over the content of all files end to end, as 32 hex digits; XXH3-64 of each piece, uint64
-        [pieces of all files].
+    Attributes:
+        size: the total size in bytes.
+        whole: XXH3-128 over all of them.
+        pieces: XXH3-64 of each piece.
     """
-    state, size, sums = xxhash.xxh3_128(), 0, array("Q")
-    for block in _blocks(paths):
-        state.update(block)
-        size += len(block)
-        sums.extend(xxhash.xxh3_64_intdigest(block[begin : begin + piece]) for begin in range(0, len(block), piece))
-    return size, state.hexdigest(), np.array(sums, np.uint64)
 
+    def __init__(self, piece: int) -> None:
+        self.size, self.whole, self.pieces, self._piece = 0, xxhash.xxh3_128(), array("Q"), piece
 
-def _blocks(paths: Iterable[Path]) -> Iterator[memoryview]:
-    """Yield the content of files in blocks of 1 MiB; only the last one of a file is shorter. Each replaces the last."""
-    block = memoryview(bytearray(_BLOCK))  # reused: fresh memory would cost more than the read
-    for path in paths:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            filled = 0
-            while read := file.readinto(block[filled:]):
-                filled += read
-                if filled == _BLOCK:
-                    yield block
-                    filled = 0
-            if filled:
-                yield block[:filled]
+    def add(self, block: memoryview) -> None:
+        """Add what follows: whole MiB, or what a file has left."""
+        self.size += len(block)
+        self.whole.update(block)
+        starts = range(0, len(block), self._piece)
+        self.pieces.extend(xxhash.xxh3_64_intdigest(block[start : start + self._piece]) for start in starts)
+
+    def add_files(self, paths: Iterable[Path]) -> None:
+        """Add some files, of the first one what comes after that which has been added."""
+        block, start = memoryview(bytearray(_BLOCK)), self.size  # reused: fresh memory would cost more than the read
+        for path in paths:
+            with open(path, "rb", buffering=0, opener=open_regular) as file:
+                file.seek(start)
+                filled = start = 0
+                while read := file.readinto(block[filled:]):
+                    filled += read
+                    if filled == _BLOCK:
+                        self.add(block)
+                        filled = 0
+                self.add(block[:filled])
 
 
 class Digest:

@@ -178,7 +178,7 @@ class ShardWriter:
         size, checksum, _ = piece_sums.of_files(())  # of no files, in memory
         if self._directory is not None and self._workplace is not None:
             files = self._container.files(self._workplace.place(self._name))
-            size, checksum, table = piece_sums.of_files(files)
+            size, checksum, table = piece_sums.of_files(files, self._writer.begun)
             sums = piece_sums.path_of(Path(self._name))
             self._workplace.write(sums.name, table)
             for file in (sums, *files):

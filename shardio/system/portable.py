@@ -31,12 +31,6 @@ def advise(descriptor: int, start: int, size: int, advice: Literal["random", "wi
         os.posix_fadvise(descriptor, start, size, getattr(os, _FADVICE[advice]))
 
 
-def begin_writing(descriptor: int, start: int, size: int) -> None:
-    """Have the kernel begin to write what it holds of a part of a file to the disk; elsewhere do nothing."""
-    if (begin := getattr(ctypes.CDLL(None), "sync_file_range", None)) is not None:
-        begin(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), 2)  # SYNC_FILE_RANGE_WRITE
-
-
 def allocate(descriptor: int, size: int) -> None:
     """Make a file `size` bytes long at least, and take their space on the disk; elsewhere only that of new bytes."""
     if hasattr(os, "posix_fallocate"):
