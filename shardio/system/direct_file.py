@@ -41,10 +41,11 @@ class DirectFile:
             self._spare.put(block)
         self._block[: self._begin] = np.frombuffer(os.pread(file.fileno(), self._begin, self._place), np.uint8)
         self._writing: Call | None = None
+        self._failed: BaseException | None = None
         self._pass_by_cache(_DIRECT)
 
     def write(self, data: Buffer) -> None:
-        """Add some bytes."""
+        """Add some bytes. Raises OSError, also for those of earlier calls."""
         left = np.frombuffer(data, np.uint8)
         while len(left):
             part = left[: BLOCK - self._end]
@@ -56,6 +57,8 @@ class DirectFile:
                     start(self._writing.run)
                 self._full.put((self._block, self._begin, self._place))
                 self._block, self._begin, self._end, self._place = self._spare.get(), 0, 0, self._place + BLOCK
+                if self._failed is not None:
+                    raise self._failed
 
     def wait(self) -> None:
         """Wait for the other thread. Raises OSError if it failed."""
@@ -63,6 +66,8 @@ class DirectFile:
         if writing is not None:
             self._full.put(None)
             writing.wait()
+            if self._failed is not None:
+                raise self._failed
 
     def flush(self) -> None:
         """Write all that was added, after `wait`; nothing can be added after that."""
@@ -70,17 +75,14 @@ class DirectFile:
         self._put(self._block[self._begin : self._end].data, self._place + self._begin)
 
     def _write_blocks(self) -> None:
-        failed = None
         while (full := self._full.get()) is not None:
             block, begin, place = full
             try:
                 self._seen(block.data)
                 self._put(block[begin:].data, place + begin)
-            except OSError as error:
-                failed = error
+            except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
+                self._failed = error
             self._spare.put(block)
-        if failed is not None:
-            raise failed
 
     def _put(self, data: memoryview, offset: int) -> None:
         while len(data):

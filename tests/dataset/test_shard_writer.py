@@ -1,5 +1,6 @@
 """Shards written by columns, sample by sample and with a known number of rows are the same."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio import containers
-from shardio.containers import memory
+from shardio.containers import memory, piece_sums
 from shardio.errors import BadSample, ShardCorrupt
 from shardio.format.fields import Field, as_fields, presence, with_optional
 from shardio.output.shard_writer import ShardWriter, WrittenShard
@@ -98,23 +99,54 @@ def test_a_batch_is_its_samples(data: st.DataObject) -> None:
             memory.forget(Path(folder, shards[0].name))
 
 
-def test_batches_of_many_megabytes(tmp_path: Path) -> None:
-    """Rows that are joined in several blocks for their checksums, and written early, are those of `append`."""
-    fields = as_fields({"x": ("float32", (1000,)), "n": "int64"})
-    rows = {"x": np.random.default_rng(0).random((3000, 1000), np.float32), "n": np.arange(3000)}
-    written = {}
-    for name in ("columns", "samples"):
+LARGE = {"x": ("float32", (1000,)), "n": "int64", "y": ("uint8", (3000,))}
+
+
+@pytest.mark.parametrize("names", [("x",), ("x", "n"), ("n", "x"), ("x", "y", "n"), ("n", "y", "x")])
+@pytest.mark.parametrize("count", [1, 300, 3000])
+def test_batches_of_many_megabytes(names: tuple[str, ...], count: int, tmp_path: Path) -> None:
+    """Rows of several blocks are those of `append`, and of an unknown number; files have the checksums that are told.
+
+    With 300 rows, the column of checksums stands before the first field in the file, with 3000 behind all of them.
+    """
+    fields = as_fields({name: LARGE[name] for name in names})
+    random = np.random.default_rng(0)
+    rows = {"x": random.random((count, 1000), np.float32), "n": np.arange(count), "y": random.bytes(3000 * count)}
+    rows["y"] = np.frombuffer(rows["y"], np.uint8).reshape(count, 3000)
+    written = []
+    for name, known in (("columns", count), ("samples", count), ("unknown", None)):
         (tmp_path / name).mkdir()
-        writer = ShardWriter(tmp_path / name, "hdf5", fields, 0, FIRST, {}, 3000)
+        writer = ShardWriter(tmp_path / name, "hdf5", fields, 0, FIRST, {}, known)
         if name == "columns":
             for part in (slice(1100), slice(1100, 1101), slice(1101, 2300), slice(2300, None)):
-                writer.extend({field: column[part] for field, column in rows.items()})
+                writer.extend({field: rows[field][part] for field in names})
         else:
-            for number in range(3000):
-                writer.append({field: column[number] for field, column in rows.items()})
+            for number in range(count):
+                writer.append({field: rows[field][number] for field in names})
         shard = writer.finish()
-        written[name] = (shard.checksum, shard.sample_checksums.tolist(), files_of("hdf5", tmp_path / name, shard))
-    assert written["columns"] == written["samples"]
+        files = containers.get("hdf5").files(tmp_path / name / shard.name)
+        assert (shard.bytes, shard.checksum) == piece_sums.of_files(files)[:2]
+        written.append((shard.checksum, shard.sample_checksums.tolist(), files_of("hdf5", tmp_path / name, shard)))
+    assert written[0] == written[1] == written[2]
+
+
+def test_a_shard_is_dropped_while_it_is_written(tmp_path: Path) -> None:
+    """A writer that nobody closes, discarded or not, leaves no open file, and so does its copy in a child process."""
+    before = len(os.listdir("/dev/fd"))
+    fields = as_fields({"x": ("float32", (1000,))})
+    batch = {"x": np.zeros((3000, 1000), np.float32)}
+    for discarded in (False, True):
+        writer = ShardWriter(tmp_path, "hdf5", fields, 0, 0, {}, 30_000)
+        writer.extend(batch)
+        if (child := os.fork()) == 0:
+            del writer  # which waits for no thread of its parent
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        writer.extend(batch)
+        if discarded:
+            writer.discard()
+        del writer
+        assert len(os.listdir("/dev/fd")) == before
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

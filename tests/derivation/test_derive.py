@@ -1,5 +1,6 @@
 """Promises of `shardio.derive`: the function's values, a row per sample, whatever the ranks; and what it refuses."""
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -381,3 +382,14 @@ def test_a_store_takes_what_is_derived(tmp_path: Path, monkeypatch: pytest.Monke
         for found in made:
             assert found.digest == derive(data, doubled, tmp_path / how, overwrite=True).digest
             assert found.read([19])["square"] == ["361"]
+
+
+def test_nothing_of_it_stays_in_memory(tmp_path: Path) -> None:
+    """The Loader's batches go with the call, and wait for no garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        derive(tensors(9), lambda batch: batch["label"], tmp_path / "out")
+        assert not [each for each in gc.get_objects() if isinstance(each, shardio.Loader)]
+    finally:
+        gc.enable()
