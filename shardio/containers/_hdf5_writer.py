@@ -23,7 +23,6 @@ from ._writing import Columns, Writer, fields_text, size_of
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
 _CHUNK_BYTES = 256 << 10
-_BLOCK_BYTES = 4 << 20
 _PAGE = 4096
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FIELDS_ATTRIBUTE = "shardio.fields"
@@ -47,9 +46,14 @@ class Hdf5Writer(Writer):
         self._totals = {name: 0 for name, field in fields.items() if not field.fixed}
         self._is_placed = rows is not None and all(f.fixed and not self._options(n, f, rows) for n, f in fields.items())
         places = self._write_structure(rows or 0) if self._is_placed else {}
+        lowest = min(places.values(), default=0)  # behind the structure, which has its content
         self._data: dict[str, Any] = {}  # what writes each field, to its place or to a spool
         for name in fields:
-            self._data[name] = self._direct(places.get(name, 0), places) if self._is_placed else self._spool()
+            if self._is_placed:
+                seen = self.begun.add if places.get(name) == lowest < BLOCK else None
+                self._data[name] = DirectFile(self._open(), places.get(name, 0), seen)
+            else:
+                self._data[name] = self._spool()
         if self._is_placed:  # until it is finished it is no HDF5 file, since its rows would seem to be there
             os.pwrite(self._open().fileno(), bytes(len(_SIGNATURE)), 0)
         self._ends = {name: self._spool() for name in self._totals}
@@ -74,8 +78,8 @@ class Hdf5Writer(Writer):
         places = {} if self._is_placed else self._write_structure(self._count)
         spools = {self._data_path(name): spool for name, spool in self._data.items()}
         spools |= {f"{name}/offsets": spool for name, spool in self._ends.items()}
-        for wait in self._users:  # before anything else is written to their file
-            wait()
+        for file in self._data.values() if self._is_placed else ():  # all, before the cache takes what is left
+            file.wait()
         for spool in spools.values():
             spool.flush()
         target = self._open().fileno()
@@ -88,13 +92,6 @@ class Hdf5Writer(Writer):
         file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb+")
         self._files.append(file)
         return file
-
-    def _direct(self, offset: int, places: Mapping[str, int]) -> DirectFile:
-        """Return what writes from an offset on; only the structure, which has its content, precedes the first place."""
-        seen = [self.begun.add] if offset == min(places.values(), default=0) < BLOCK else []
-        direct = DirectFile(self._open(), offset, *seen)
-        self._users.append(direct.wait)
-        return direct
 
     def _data_path(self, name: str) -> str:
         return name if self._fields[name].fixed else f"{name}/data"
@@ -165,7 +162,7 @@ def _copy(file: IO[bytes], dataset: Any) -> None:
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
     chunk = dataset.chunks[0]
     # Whole chunks, so that each is compressed once.
-    block = max(1, _BLOCK_BYTES // (row_bytes * chunk)) * chunk
+    block = max(1, BLOCK // (row_bytes * chunk)) * chunk
     for start in range(0, len(dataset), block):
         rows = min(block, len(dataset) - start)
         values = np.frombuffer(file.read(rows * row_bytes), dataset.dtype)

@@ -69,7 +69,6 @@ class Writer(ABC):
     def reset_in_child(self) -> None:
         """Leave the files to the parent: both share their offsets, so what is buffered here would be written twice."""
         self._intact = False
-        self._users.clear()  # threads that a child has not
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for file in self._files:
             os.dup2(nothing, file.fileno(), inheritable=False)
@@ -177,10 +176,9 @@ class Writer(ABC):
 
 
 def _close_all(users: list[Callable[[], object]], files: list[IO[bytes]]) -> None:
-    # Closing flushes, so what made a write fail (a full disk) fails again: it was reported then.
     while users:
-        with contextlib.suppress(OSError):
-            users.pop()()
+        users.pop()()
     while files:
+        # Closing flushes, so what made a write fail (a full disk) fails again: it was reported then.
         with contextlib.suppress(OSError):
             files.pop().close()

@@ -140,9 +140,9 @@ class Deriver:
         tasks = [each for each in self.tasks if each.number not in done]
         self._coming = deque(each.number for each in tasks)
         ranges = [range(each.first, each.first + each.count) for each in tasks]
-        made, self.first = [self.first] if self.first is not None and not ranges[0].start else [], None
-        for first in made:
-            ranges[0] = ranges[0][len(first.numbers) :]
+        made, first, self.first = list[Computed](), self.first, None
+        if first is not None and not ranges[0].start:
+            made, ranges[0] = [first], ranges[0][len(first.numbers) :]
         self._results = chain(made, self.computed(list(filter(None, ranges))))
 
     def _compute(self, numbers: range, batches: Sequence[Batch]) -> Computed:

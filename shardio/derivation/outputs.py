@@ -64,8 +64,8 @@ def check(columns: Columns, fields: Mapping[str, Field], count: int) -> Mapping[
         if len(column) != count:
             raise MapError(f"{name!r} must have a value for each of {count} samples, got {len(column)}")
     rows = {name: (field.row_dtype, field.row_shape) for name, field in fields.items() if field.fixed}
-    arrays = {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
-    if len(arrays) == len(columns) and rows == {n: (array.dtype, array.shape[1:]) for n, array in arrays.items()}:
+    arrays = {name: (c.dtype, c.shape[1:]) for name, c in columns.items() if isinstance(c, np.ndarray)}
+    if fields and arrays == rows and len(arrays) == len(columns):
         return fields  # as below, at a tenth of the cost
     try:
         own = infer_fields({name: column[0] for name, column in columns.items()})
