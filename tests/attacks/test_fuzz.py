@@ -71,6 +71,7 @@ HARM: dict[str, tuple[Callable[[Place], object], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_harm_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

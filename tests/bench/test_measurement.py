@@ -130,6 +130,7 @@ def test_a_failing_rank_ends_the_bench(data: Path, tmp_path: Path) -> None:
     assert went_on.bad == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_functions_and_transforms_of_ones_own(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`module:name` names a function, and a list of transforms; workers may be processes."""

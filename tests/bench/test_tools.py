@@ -111,6 +111,7 @@ def test_a_limit_is_found_to_two_percent(limit: float) -> None:
     assert found <= limit * (1 + PRECISION) or len(tried) == limit_search.MOST_PROBES
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_find_limit(photos: Path) -> None:
     """The search ends with a step that input keeps up with, and says how many accelerators that feeds."""

@@ -137,6 +137,7 @@ def test_keys_are_looked_up_in_memory_and_in_a_file(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.long
 def test_another_interpreter_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides take turns with the settings that are given, and their rates are compared."""
     tensors(64, tmp_path / "d")

@@ -15,6 +15,7 @@ from shardio import native
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images take time and no processor, and each row has its rate and the microseconds outside compiled code."""

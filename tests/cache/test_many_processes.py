@@ -24,6 +24,7 @@ def take_leases(folder: Path, count: int) -> list[leases.Lease]:
     return taken
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_more_than_128_processes(tmp_path: Path) -> None:
     """8 ranks with 16 isolated workers each, and one process more, share a cache; each holds what it needs."""
@@ -102,6 +103,7 @@ def test_a_dead_process_with_a_high_lease_holds_nothing(tmp_path: Path) -> None:
     assert cache.hold([(cache.object("group", "b", 20 * PIECE), np.arange(20))]) is not None
 
 
+@pytest.mark.long
 def test_more_processes_than_leases(tmp_path: Path) -> None:
     """Process 1,025 gets an error that names the folder and the limit; it gets a place once another one ends."""
     first = NodeCache(tmp_path, PIECE)

@@ -72,6 +72,7 @@ def fetch_all(folder: Path, seed: int) -> int:
     return fetcher.counts.bytes
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 def test_processes_that_are_killed(tmp_path: Path, kind: str) -> None:

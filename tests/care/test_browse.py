@@ -275,6 +275,7 @@ def test_pictures_and_errors_in_their_places(site: Site, data: shardio.Dataset) 
     assert page.count("<section") == len(FIELDS)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_in_a_browser(site: Site, tmp_path: Path) -> None:
     """A real browser takes the token, shows every picture, runs nothing of the data, and reports no error."""
@@ -308,6 +309,7 @@ def test_ctrl_c_ends_it(folder: Path) -> None:
         assert (running.process.returncode, err) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_dataset_in_a_bucket(folder: Path, tmp_path: Path) -> None:
     """Samples of a bucket come by way of the cache: pages, pictures, filters and batches."""
@@ -506,6 +508,7 @@ def test_deep_json_is_shown_by_its_beginning(size: int) -> None:
     assert peak < 16 * size + (4 << 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("widths", [[5000] * 8, [*range(5000, 5008)]])  # in an array, and by themselves
 def test_a_page_of_large_images_has_fewer(widths: list[int]) -> None:
     """A page ends with the image that takes it beyond its bytes, and the next one begins after that."""

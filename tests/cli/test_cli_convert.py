@@ -210,6 +210,7 @@ assert "cv2" not in sys.modules
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["compiled", "off"])
 def test_images_need_no_opencv(part: str, tmp_path: Path, without_opencv: dict[str, str]) -> None:

@@ -83,6 +83,7 @@ def test_fields_of_a_shard(tmp_path: Path) -> None:
         HDF5.read_fields(path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_loading(tmp_path: Path, isolate: bool) -> None:

@@ -500,6 +500,7 @@ class TestBadSamples:
             adopt(webdataset(tmp_path / "in", key=False), tmp_path / "out", resume=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True])
 def test_kill_at_random_moments(tmp_path: Path, beside: bool) -> None:

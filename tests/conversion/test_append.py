@@ -506,6 +506,7 @@ def reading(path: object, folder: Path, **options: Any) -> Iterator[list[list[in
     seen.append(json.loads(out.splitlines()[-1]))
 
 
+@pytest.mark.long
 def test_loaders_go_on_meanwhile(tmp_path: Path) -> None:
     """A Loader that has the dataset open in another process goes on; one that opens it anew reads what is appended."""
     out = tmp_path / "out"

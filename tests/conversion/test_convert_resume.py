@@ -349,6 +349,7 @@ def test_what_a_dead_job_left_leads_no_rank(
     assert FolderPlace(tmp_path).shards() == whole
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["tar", "hdf5"])
 def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:

@@ -210,6 +210,7 @@ def clips(tmp_path: Path) -> Path:
     return tmp_path / "clips"
 
 
+@pytest.mark.long
 def test_convert_encodes_anew_and_tells_what_it_brings(clips: Path, tmp_path: Path) -> None:
     """The command does it by any number of workers; without it, a hint says what it would bring."""
     told = run("convert", "videofolder", clips, tmp_path / "plain")

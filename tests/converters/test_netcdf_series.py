@@ -38,6 +38,7 @@ DAYS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=6)
 @given(DAYS, st.lists(st.integers(0, len(LAYOUTS) - 1), min_size=2, max_size=3), st.integers(2, 4), st.integers(0, 99))
 def test_windows_of_merged_stacks_are_those_of_xarray(

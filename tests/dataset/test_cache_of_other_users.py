@@ -166,6 +166,7 @@ def test_a_folder_that_another_user_made(dataset: Path, shared: Path, victim: Pa
     assert state(victim) == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_worker_processes_in_a_folder_that_another_user_made(plain: Path, shared: Path) -> None:
     """Processes that a Loader spawns open the cache anew, and look at its folder in the same way."""

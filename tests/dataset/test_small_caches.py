@@ -217,6 +217,7 @@ def epochs_of(
     return epochs
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*window of shuffle='block'")
 @pytest.mark.parametrize(
@@ -240,6 +241,7 @@ def test_a_disk_that_holds_less_than_the_limit(
     assert min(most for _, most in epochs) > 6_000_000  # what is fetched ahead leaves a quarter of the room
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ranks_on_a_disk_that_another_program_fills(large: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
     """Ranks that share a cache take each sample once per epoch, although another program takes half of the disk."""

@@ -148,6 +148,7 @@ def tolerance(moved: Moved) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     return np.tile(allowed, 2), counted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("carry", "interpolation", "seeds"),
     [

@@ -399,6 +399,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "how"),

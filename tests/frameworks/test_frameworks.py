@@ -66,6 +66,7 @@ def test_accelerate_updates_at_an_epochs_end(resumed: bool) -> None:
     assert found == pytest.approx(reference)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 3, 4])  # of ten batches in an epoch
 def test_a_resumed_trainer_updates_as_one_that_was_not_stopped(accumulate: int, tmp_path: Path) -> None:

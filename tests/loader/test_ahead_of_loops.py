@@ -60,6 +60,7 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:3 loops in a row:shardio.StateWarning")
 @pytest.mark.parametrize("kind", KINDS)
 @given(actions=st.lists(ACTIONS, min_size=2, max_size=8))

@@ -49,6 +49,7 @@ LISTS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.long
 @given(
     view=st.sampled_from([*VIEWS]),
     transforms=st.sampled_from([*LISTS]),

@@ -81,6 +81,7 @@ def send(loader: shardio.Loader, pipe: Any) -> None:
     pipe.send(sums(loader))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("how", list(CODES))
@@ -98,6 +99,7 @@ def test_the_process_ends_with_its_own_status(videos: Path, tmp_path: Path, how:
     assert told == "" or how in ("raise", "interrupt"), told
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -159,6 +159,7 @@ def test_weights(tmp_path: Path) -> None:
     assert run(path, file, 0, 0) == ("whole", "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [numbers, documents])
 def test_worker_processes(kind: Made, made: Any, tmp_path: Path) -> None:

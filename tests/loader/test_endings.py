@@ -200,6 +200,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["batch", "sample"])
 def test_the_end_waits_for_a_map_and_says_for_which(by: str) -> None:
@@ -210,6 +211,7 @@ def test_the_end_waits_for_a_map_and_says_for_which(by: str) -> None:
     assert re.fullmatch(line, done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_end_waits_for_a_map_no_longer_than_timeout() -> None:
     """A `map` that does not return delays the end by `timeout` seconds, counted from the call's beginning."""

@@ -236,6 +236,7 @@ def interrupted_at(line: int) -> Iterator[Callable[[], int]]:
         sys.settrace(None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", WHOLE)
 def test_an_interrupt_at_any_line(engine: str) -> None:
     """Wherever an interrupt strikes the consumer, it comes out of the loop, and the next one has its own batches."""

@@ -190,6 +190,7 @@ def limited(room: int, *paths: Path) -> list[tuple[list[bool], list[str]]]:
     return [json.loads(line) for line in python("-c", LIMITED, room, *paths).stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_what_claims_much_costs_no_memory(tmp_path: Path) -> None:
     """Values of 6 GiB, chunks of 3 GiB and an image of 900 million pixels are bad samples, each by itself."""
     tar_claims(tmp_path / "tar")

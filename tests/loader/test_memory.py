@@ -90,6 +90,7 @@ def test_a_loop_that_holds_its_batches_is_measured(tmp_path: Path, monkeypatch: 
     assert len(held) - len(windows) <= 6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tuner does not see them: it would prefetch more batches, which need more new memory."""

@@ -229,6 +229,7 @@ print(len(list(shardio.Loader({dataset!r}, 1, isolate=True, threads=1, map=my_ma
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_function_of_a_notebooks_cell_is_refused_in_words(tmp_path: Path) -> None:
     """A function that only a session has is refused, also in a partial, with what to do; one of a module is taken."""
@@ -260,6 +261,7 @@ if any("spawn_main" in word for word in sys.orig_argv):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_worker_processes_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None waits until another one has read what it was given, however much that is.
@@ -296,6 +298,7 @@ def in_parts(batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_suspension_counts_for_no_wait(isolate: bool) -> None:
@@ -342,6 +345,7 @@ def test_a_process_ends_with_its_workers() -> None:
     assert process.exitcode == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     """Worker processes import the script: the error of one that starts them at its top level names the guard."""

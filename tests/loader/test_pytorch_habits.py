@@ -185,6 +185,7 @@ def test_the_advice_on_transforms_of_torchvision() -> None:
         assert torch.equal(given["label"], plain["label"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_loader_needs_no_dataloader(workers: int) -> None:
     """A DataLoader around a Loader is refused with what to use instead."""
@@ -193,6 +194,7 @@ def test_a_loader_needs_no_dataloader(workers: int) -> None:
             next(iter(data.DataLoader(load(photos()), num_workers=workers, **options)))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_a_loader_in_a_worker_of_a_dataloader_is_refused() -> None:
     """There every worker would deliver all samples; without workers a DataLoader passes the batches on."""

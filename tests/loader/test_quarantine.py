@@ -385,6 +385,7 @@ def test_an_index_that_is_damaged(tmp_path: Path) -> None:
             shardio.open(tmp_path / "d").read([0], ["label"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pages_of_an_lmdb_that_are_damaged(tmp_path: Path) -> None:
     """Damaged pages of an LMDB file make only their samples bad, and no pointer is followed out of the file."""

@@ -102,6 +102,7 @@ def test_without_antialiasing(how: FusedSteps, channels: int, floats: bool) -> N
         assert np.array_equal(made, ((scaled - numbers[:, 0]) / numbers[:, 1]).transpose(2, 0, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["-DSHARDIO_PLAIN", "-DSHARDIO_NO_AVX2", "-DSHARDIO_NO_AVX512"])
 def test_all_kernels_give_the_same_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels for this processor give the same bytes as those for others."""
@@ -246,6 +247,7 @@ def test_lmdb_keys_are_found(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None
         assert look_up(data, [missing]) is None
 
 
+@pytest.mark.long
 def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
     """Damage anywhere in headers, pointers and nodes leads to the place in Python, within the file, or to none."""
     path, entries = lmdb_file

@@ -23,6 +23,7 @@ def run(**environment: str) -> "subprocess.CompletedProcess[str]":
     return done
 
 
+@pytest.mark.long
 def test_aarch64() -> None:
     """An emulated aarch64 processor makes the same images, hues, orders, orientations and transcoded files."""
     done = run()

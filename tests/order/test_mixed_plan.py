@@ -105,6 +105,7 @@ def test_stages_begin_with_a_window(first: Any, later: Any, seed: int, shuffle: 
     assert plan.turns(150) == tuple(map(len, of_sources(numbers[:150])))
 
 
+@pytest.mark.long
 @given(
     resumes=st.lists(st.tuples(WEIGHTS, STAGES, st.integers(0, 70)), min_size=2, max_size=4),
     seed=st.integers(0, 2**40),

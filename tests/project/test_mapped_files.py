@@ -12,6 +12,7 @@ PLACES = {  # and why each may
     "shardio/system/shared_memory.py": "an anonymous file, which nobody else can open",
     "shardio/loader/workers/shared_buffers.py": "an anonymous file, which nobody else can open",
     "shardio/bench/storage.py": "memory of no file",
+    "shardio/system/direct_file.py": "memory of no file",
     "shardio/cache/node_cache.py": "the cache's own state, which its processes write: see docs/guarantees-tests.md",
     "shardio/cache/cached_object.py": "the cache's own tables, which its processes write: see docs/guarantees-tests.md",
     "converters/shardio_converters/_array_formats.py": "options of nibabel and astropy that say not to map",

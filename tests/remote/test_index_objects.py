@@ -133,6 +133,7 @@ def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads
     assert names_in(s3, url) == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_kill_at_random_moments(s3: S3Server, tmp_path: Path) -> None:
     """Killed at random moments and resumed, each time with an empty temporary folder, it ends as in one go."""

@@ -146,6 +146,7 @@ def test_clips_in_a_bucket_are_the_local_ones(container: str, s3: S3Server, tmp_
         assert again.stats().fetched.requests == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("isolate", "verify"), [(False, True), (True, False)])
 def test_damaged_clips_in_a_bucket(isolate: bool, verify: bool, s3: S3Server, tmp_path: Path) -> None:

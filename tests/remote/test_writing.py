@@ -204,6 +204,7 @@ def test_kill_at_random_moments(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_appends_that_are_killed(
     s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path, tmp_path: Path, environment: dict[str, str]

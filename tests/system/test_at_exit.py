@@ -79,6 +79,7 @@ sys.stdout.write("no newline, ")
     assert said == "no newline, closed\na handler\n"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_call_is_awaited_until_its_deadline() -> None:
     """The end waits for a call, and prints which it is; one whose time is over counts as any other thread."""

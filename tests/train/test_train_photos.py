@@ -41,6 +41,7 @@ def kept(told: str) -> list[Path]:
     return [Path(found) for found in re.findall(r"shorter side, is in (\S+)", told)]
 
 
+@pytest.mark.long
 def test_a_folder_of_photos_is_trained_on(tmp_path: Path, train: Callable[..., str]) -> None:
     """The copy is made once, a tenth of each class is held out, and a resumed run goes on with both."""
     told = train("photos", "--output", "one")
@@ -55,6 +56,7 @@ def test_a_folder_of_photos_is_trained_on(tmp_path: Path, train: Callable[..., s
     assert "resuming from one/last.pt" in again
 
 
+@pytest.mark.long
 def test_the_copy_is_made_anew_for_other_photos(tmp_path: Path, train: Callable[..., str]) -> None:
     """A photo that has moved to another class, or changed in place to as many bytes, replaces the old copy."""
     (first,) = kept(train("photos", "--output", "one"))
@@ -147,6 +149,7 @@ def test_weights_of_a_resnet_18(tmp_path: Path, form: str) -> None:
     assert torch.equal(model.head.weight, head)
 
 
+@pytest.mark.long
 def test_weights_of_an_earlier_run(tmp_path: Path, train: Callable[..., str]) -> None:
     """A run begins with the weights of a checkpoint, or of its average; one that is resumed does not."""
     train("photos", "--output", "one", "--ema", 0.5)

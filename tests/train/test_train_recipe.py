@@ -221,6 +221,7 @@ def test_the_average_follows_the_weights(tmp_path: Path) -> None:
     assert weights(made, "average") == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
 def test_a_compiled_model_learns(tmp_path: Path) -> None:

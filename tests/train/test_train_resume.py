@@ -88,6 +88,7 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch, capfd:
     assert capfd.readouterr().err.split("\n") == ["", told, ""]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["checkpoint", "handlers", "exit"])
 def test_late_signals_leave_the_exit_code(point: str, tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_late_signals_leave_the_exit_code(point: str, tmp_path: Path) -> None:
     assert stopped("SIGTERM", made) in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_second_interrupt_ends_what_is_ending(tmp_path: Path) -> None:
     """A Ctrl-C more than 2 s after the first ends a run that has stopped and is still ending."""

@@ -41,6 +41,7 @@ def test_clips_are_counted_exactly(frames: int, step: int, every: int) -> None:
     assert clips.read(numbers[:3], ["key"])["key"] == [f"v{video}" for video, _ in wanted[:3]]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::shardio.errors.SplitWarning")  # parts of few videos are uneven
 @given(
     frames=st.integers(1, 6),

@@ -278,6 +278,7 @@ print(shardio.open(sys.argv[1]).find(["k7", "x"]).tolist(), count, sep=";")
 """
 
 
+@pytest.mark.long
 def test_of_several_processes_one_makes_the_index(dataset: Dataset) -> None:
     """Processes that look for keys at once wait for the one that reads them, and find the same."""
     indexes(Path(dataset.path))[0].unlink()

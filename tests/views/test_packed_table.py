@@ -193,6 +193,7 @@ print(count, len(rows), rows.padding)
 """
 
 
+@pytest.mark.long
 def test_of_several_processes_one_makes_the_table(dataset: Dataset) -> None:
     """Ranks that open the same rows at once wait for the one that makes their table, and have the same."""
     command = [sys.executable, "-c", _PACK, str(dataset.path)]
