@@ -23,7 +23,7 @@ import shardio
 from benchmarks._results import finish, options, ratio, turns
 from benchmarks.writing import _copy, _timed
 
-BATCH = 256
+BATCH = {"photos": 256, "rows": 1024}
 CROP = [shardio.Resize(256), shardio.CenterCrop(224)]
 
 
@@ -32,6 +32,7 @@ def main() -> None:
     parser = options(__doc__, photos=True)
     parser.add_argument("--work", type=Path, help="folder to write in (default: that of temporary files)")
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--batch-size", type=int, help="of both (default: 256 photos, 1,024 rows)")
     parser.add_argument("--only", nargs="+", choices=("photos", "rows"), default=["photos", "rows"])
     args = parser.parse_args()
     made: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
@@ -41,42 +42,43 @@ def main() -> None:
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=args.work) as work:
         for name in args.only:
-            transforms = CROP if name == "photos" else None
-            result[name] = _compare(Path(work, name), made[name](), transforms, args.rounds)
+            batches = {"batch_size": args.batch_size or BATCH[name], "transforms": CROP if name == "photos" else None}
+            result[name] = _compare(Path(work, name), made[name](), batches, args.rounds)
             print(name, result[name], flush=True)
-    finish({"batch_size": BATCH, **result}, args.json)
+    finish(result, args.json)
 
 
-def _compare(work: Path, samples: Iterable[dict[str, Any]], transforms: Any, rounds: int) -> dict[str, Any]:
+def _compare(work: Path, samples: Iterable[dict[str, Any]], batches: dict[str, Any], rounds: int) -> dict[str, Any]:
     data, kept = work / "data", work / "kept"
-    with shardio.create(data, container="tar" if transforms else "hdf5") as writer:
+    with shardio.create(data, container="tar" if batches["transforms"] else "hdf5") as writer:
         for sample in samples:
             writer.append(sample)
     count = len(shardio.open(data))
-    derive = partial(_derive, data, transforms)
+    derive = partial(_derive, data, batches)
     derive(kept)
     sides: dict[str, Any] = {"derive": derive}
-    sides |= {"loader": partial(_load, data, transforms)} if transforms else {"copy": partial(_copy, kept)}
+    sides |= {"loader": partial(_load, data, batches)} if batches["transforms"] else {"copy": partial(_copy, kept)}
     measured = turns({side: partial(_timed, run, work / "target") for side, run in sides.items()}, rounds)
     walls = {side: [wall for wall, _ in found] for side, found in measured.items()}
     (other,) = sides.keys() - {"derive"}
     return {
         "samples": count,
+        "batch_size": batches["batch_size"],
         "samples_per_second": {side: round(count / median(found)) for side, found in walls.items()},
         "ratio": round(ratio(walls[other], walls["derive"]), 3),
         "cpu_seconds": {side: round(median(cpu for _, cpu in found), 2) for side, found in measured.items()},
     }
 
 
-def _derive(data: Path, transforms: Any, out: Path) -> None:
+def _derive(data: Path, batches: dict[str, Any], out: Path) -> None:
     def same(batch: dict[str, Any]) -> Any:
         return batch["x"]
 
-    shardio.derive(data, same, out, version="1", batch_size=BATCH, transforms=transforms, world=shardio.World())
+    shardio.derive(data, same, out, version="1", world=shardio.World(), **batches)
 
 
-def _load(data: Path, transforms: Any, out: Path) -> None:
-    for _ in shardio.Loader(data, BATCH, transforms=transforms, shuffle=None, tail="pad", world=shardio.World()):
+def _load(data: Path, batches: dict[str, Any], out: Path) -> None:
+    for _ in shardio.Loader(data, **batches, shuffle=None, tail="pad", world=shardio.World()):
         pass
 
 
