@@ -100,14 +100,15 @@ class TestFind:
 class TestOpen:
     @pytest.mark.parametrize("compression", PACKERS)
     @pytest.mark.parametrize("data", [DATA, b"", b"x"], ids=["long", "empty", "short"])
-    def test_unpacked(self, tmp_path: Path, compression: str, data: bytes) -> None:
+    def test_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, data: bytes) -> None:
         """Compression is recognised by the first bytes, not the name, and no temporary file is left."""
         (tmp_path / "a").write_bytes(PACKERS[compression](data))
-        before = set(os.listdir(tempfile.gettempdir()))
+        (tmp_path / "temporary").mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))  # other tests use the system's
         file = open_file(tmp_path / "a", PACKERS)
         assert (file.size, file.compression, file.path) == (len(data), compression, tmp_path / "a")
         assert file.read(0, len(data) + 1) == data
-        assert not {name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("tmp")}
+        assert not list((tmp_path / "temporary").iterdir())
 
     @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
     def test_parts_end_to_end(self, tmp_path: Path, compression: str) -> None:
